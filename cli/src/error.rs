@@ -61,6 +61,11 @@ pub enum CliError {
         "writing summaries failed: sacct has no accounting; they are stored in slurmdbd, so run this where sacct shows jobs"
     )]
     NoAccounting,
+    /// sacctmgr would spoil the summaries.
+    #[error(
+        "writing summaries failed: sacctmgr before Slurm 23.02 writes AdminComment in small letters, in which no tool can read them; use --dry-run, which prints a summary for each job, and store these in jobstats' own database"
+    )]
+    SmallLetters,
     /// The user has no name here.
     #[error(
         "finding the name of the user failed: this host does not know the user id; use --by user on a host that does"

@@ -46,6 +46,9 @@ struct Told {
 /// Writes a summary for each job that has ended and whose slices were measured, unless another program or a person has written
 /// something there.
 pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError> {
+    if !is_dry && keeps_no_capitals() {
+        return Err(CliError::SmallLetters);
+    }
     let jobs = jobs(period)?;
     let mut slices: BTreeMap<u32, Vec<Held>> = BTreeMap::new();
     for held in held {
@@ -191,6 +194,23 @@ fn jobs(period: Period) -> Result<BTreeMap<u32, Job>, CliError> {
     Ok(jobs)
 }
 
+/// Whether sacctmgr writes `AdminComment` in small letters, in which a summary cannot be decoded: before Slurm 23.02
+/// (`strip_quotes` in `_set_rec` of its `job_functions.c`).
+fn keeps_no_capitals() -> bool {
+    let output = Command::new("sacctmgr").arg("--version").output();
+    output.is_ok_and(|output| is_before_23_02(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Of a text such as `slurm 23.02.7`, in Debian `slurm-wlm 22.05.8`; a text in another form is of no known release.
+fn is_before_23_02(version: &str) -> bool {
+    let numbers = version.split_whitespace().last().unwrap_or_default();
+    let mut numbers = numbers.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (23, 2),
+        _ => false,
+    }
+}
+
 fn write(id: &str, summary: &str) -> Result<(), String> {
     let output = Command::new("sacctmgr")
         .args(["-i", "modify", "job", "where"])
@@ -241,6 +261,20 @@ fn bytes(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn summaries_are_written_only_by_an_sacctmgr_that_keeps_capitals() {
+        for (version, expected) in [
+            ("slurm-wlm 22.05.8\n", true),
+            ("slurm 21.08.8-2", true),
+            ("slurm 23.02.0", false),
+            ("slurm 26.05.5", false),
+            ("slurm-wlm", false),
+            ("", false),
+        ] {
+            assert_eq!(is_before_23_02(version), expected, "{version}");
+        }
+    }
 
     #[test]
     fn times_and_sizes_of_sacct_are_read() {

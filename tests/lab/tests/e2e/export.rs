@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use gpufrac_lab::{JobId, Lab, LabError};
+use gpufrac_lab::{JobId, Lab, LabError, SlurmCommand};
 use serde_json::Value;
 
 const READERS: [&str; 2] = ["reportseff==2.10.3", "job_defense_shield==1.3.4"];
@@ -84,7 +84,7 @@ fn comments(lab: &Lab) -> Result<BTreeMap<String, String>, LabError> {
         .collect())
 }
 
-fn export(lab: &Lab, more: &[&str]) -> Result<(String, String), LabError> {
+fn command(lab: &Lab, more: &[&str]) -> SlurmCommand {
     let records = lab.folder().root().join("var").join(&lab.nodes()[0]);
     let records = records.display().to_string();
     let args = [
@@ -96,11 +96,11 @@ fn export(lab: &Lab, more: &[&str]) -> Result<(String, String), LabError> {
         "--records",
         &records,
     ];
-    let outcome = lab
-        .command("gpufrac")
-        .args([&args, more].concat())
-        .run()?
-        .success()?;
+    lab.command("gpufrac").args([&args, more].concat())
+}
+
+fn export(lab: &Lab, more: &[&str]) -> Result<(String, String), LabError> {
+    let outcome = command(lab, more).run()?.success()?;
     Ok((outcome.stdout, outcome.stderr))
 }
 
@@ -158,10 +158,11 @@ fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result
         submit(&[], "busy")?,
         submit(&[], "busy")?,
     ];
-    // Texts of gpufrac and of a person, as they are set while a job is there.
+    // Texts of gpufrac, of a person and of jobstats, as they are set while a job is there.
     for (job, comment) in [
         (waited, "gpufrac: job is idle: requeued"),
         (ticket, "ticket 7"),
+        (of_jobstats, "JS1:Short"),
     ] {
         lab.update(&[&format!("JobId={job}"), &format!("AdminComment={comment}")])?;
     }
@@ -179,15 +180,6 @@ fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result
         .filter(|id| id.starts_with(&format!("{tasks}_")))
         .collect();
     assert_eq!(tasks.len(), 2, "{known}");
-    let short = "AdminComment=JS1:Short";
-    lab.sacctmgr(&[
-        "modify",
-        "job",
-        "where",
-        &format!("jobid={of_jobstats}"),
-        "set",
-        short,
-    ])?;
     let before = comments(&lab)?;
     let own = before
         .iter()
@@ -201,6 +193,13 @@ fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result
         "{said}"
     );
     assert_eq!(comments(&lab)?, before, "nothing is written");
+    if !crate::since(23, 2)? {
+        let refused = command(&lab, &[]).run()?;
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("small letters"), "{refused:?}");
+        assert_eq!(comments(&lab)?, before);
+        return lab.expect_nothing_left();
+    }
     let (_, said) = export(&lab, &[])?;
     assert!(said.starts_with("5 summaries written"), "{said}");
     let after = comments(&lab)?;
