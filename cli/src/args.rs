@@ -86,9 +86,6 @@ pub struct StatusArgs {
     /// Show all nodes of the pools
     #[arg(long, conflicts_with = "node")]
     pub cluster: bool,
-    /// Ask Slurm also when the next larger size could start; not for root
-    #[arg(long)]
-    pub later: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

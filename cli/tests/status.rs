@@ -380,13 +380,15 @@ fn status_asks_slurm_few_questions() {
             .map(|program| format!("{program} {}", world.calls(program).len()))
             .collect()
     };
-    // Five partitions, one question for each.
-    assert_eq!(questions(&["status"]), ["sinfo 1", "squeue 1", "sbatch 5"]);
+    // Five partitions, one question for each; two of these sizes have a larger one.
+    assert_eq!(questions(&["status"]), ["sinfo 1", "squeue 1", "sbatch 7"]);
     let asked = world.calls("sbatch");
     let expected = [
         ("gpu", "0.5"),
+        ("gpu", "1"),
         ("inference", "1"),
         ("interactive", "0.03"),
+        ("interactive", "0.06"),
         ("short", "0.5"),
         ("teaching", "0.143"),
     ];
@@ -395,11 +397,10 @@ fn status_asks_slurm_few_questions() {
         assert!(call.ends_with(&tail), "{asked:?}");
     }
     let of_node = ["status", "--node", "gn0002"];
+    // Here sinfo has room for each largest size.
     assert_eq!(questions(&of_node), ["sinfo 1", "squeue 1", "sbatch 5"]);
     let cluster = ["status", "--cluster"];
-    assert_eq!(questions(&cluster), ["sinfo 1", "squeue 2", "sbatch 5"]);
-    // Two of these sizes have a larger one.
-    assert_eq!(questions(&["status", "--later"])[2], "sbatch 7");
+    assert_eq!(questions(&cluster), ["sinfo 1", "squeue 2", "sbatch 7"]);
     // A Slurm that refuses each job is asked again, but not more than eight times.
     world.slurm_says("sbatch", "", "sbatch: error: Invalid account", 1);
     assert_eq!(questions(&["status"]), ["sinfo 1", "squeue 1", "sbatch 8"]);
@@ -408,7 +409,6 @@ fn status_asks_slurm_few_questions() {
     let pools = pools.replace("\"short\"", &many.join(", "));
     fs::write(world.folder.path().join("gpufrac.toml"), pools).unwrap();
     assert_eq!(questions(&["status"])[2], "sbatch 8");
-    assert_eq!(questions(&["status", "--later"])[2], "sbatch 8");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn show_node(args: &StatusArgs, node: &Node) -> Result<Exit, CliError> {
             print_all(&state.table());
         }
     }
-    add_own(args, &mut report, &node.config);
+    add_own(&mut report, &node.config);
     finish(args, &report, told(&state.damaged))
 }
 
@@ -83,7 +83,7 @@ fn show_file(args: &StatusArgs, node: NodeState) -> Result<Exit, CliError> {
         );
     }
     let mut report = Report::new(now, vec![node]);
-    add_own(args, &mut report, &args.config.read()?);
+    add_own(&mut report, &args.config.read()?);
     finish(args, &report, Exit::Done)
 }
 
@@ -107,7 +107,7 @@ fn show_own(args: &StatusArgs, nodes: &str, one: &str) -> Result<Exit, CliError>
     let mut report = Report::new(now_unix(), known);
     report.problems = problems;
     let free = report.free.clone();
-    add_jobs(args, &mut report, &config, getuid(), &free);
+    add_jobs(&mut report, &config, getuid(), &free);
     if !args.json {
         print_own(&report);
         println!();
@@ -142,7 +142,7 @@ fn show_cluster(args: &StatusArgs, config: &Config, here: &str) -> Result<Exit, 
     }
     if let Some(uid) = user() {
         let free = report.free.clone();
-        add_jobs(args, &mut report, config, uid, &free);
+        add_jobs(&mut report, config, uid, &free);
     }
     let is_known = report.nodes.iter().any(|node| !node.gpus.is_empty());
     let exit = match is_known {
@@ -174,7 +174,7 @@ fn known_nodes(config: &Config, here: &str) -> (Vec<NodeState>, Vec<String>) {
 }
 
 /// Adds the jobs of an ordinary user, and what could start, to the report about one node.
-fn add_own(args: &StatusArgs, report: &mut Report, config: &Config) {
+fn add_own(report: &mut Report, config: &Config) {
     let Some(uid) = user() else {
         return;
     };
@@ -186,17 +186,16 @@ fn add_own(args: &StatusArgs, report: &mut Report, config: &Config) {
             Vec::new()
         }
     };
-    add_jobs(args, report, config, uid, &free);
+    add_jobs(report, config, uid, &free);
 }
 
 /// Adds the jobs of a user, and what could start where this room is free.
-fn add_jobs(args: &StatusArgs, report: &mut Report, config: &Config, uid: Uid, free: &[Free]) {
+fn add_jobs(report: &mut Report, config: &Config, uid: Uid, free: &[Free]) {
     let known = own::Known {
         config,
         free,
         waiting: report.waiting.as_deref(),
         now: report.at,
-        larger: args.later,
     };
     let answers = thread::scope(|scope| {
         let jobs = scope.spawn(|| ask::own(config, uid.as_raw()));

@@ -47,8 +47,6 @@ pub struct Known<'a> {
     pub waiting: Option<&'a [Waiting]>,
     /// Seconds since 1970.
     pub now: u64,
-    /// Whether the user wants to know when the next larger size is expected: one more question for each partition.
-    pub larger: bool,
 }
 
 /// For each partition the largest size that would start now, or when one is expected.
@@ -56,35 +54,23 @@ pub fn starts(known: &Known<'_>) -> Result<Vec<Start>, AskError> {
     // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a squeue that fails.
     let asked: OnceLock<Vec<Waiting>> = OnceLock::new();
     let ask_once = || asked.get_or_init(|| ask::waiting(known.config).unwrap_or_default());
+    let waits = |partition: &str| {
+        let waiting = known.waiting.unwrap_or_else(|| ask_once());
+        waiting.iter().any(|job| job.wants(partition))
+    };
     let slurm = Slurm {
         now: known.now,
-        ask: ask::start,
-        waits: |partition: &str| {
-            let waiting = known.waiting.unwrap_or_else(|| ask_once());
-            waiting.iter().any(|job| job.wants(partition))
-        },
+        ask: &ask::start,
+        waits: &waits,
     };
     let searches = partitions(known).into_iter();
     let searches = searches.map(|name| Search::new(name, sizes(known, name)));
-    all(searches.collect(), &slurm, known.larger)
+    all(searches.collect(), &slurm)
 }
 
 /// Asks the first question about each partition at the same time, then further ones while there may be any.
-fn all<A: Ask, W: Waits>(
-    mut searches: Vec<Search>,
-    slurm: &Slurm<A, W>,
-    larger: bool,
-) -> Result<Vec<Start>, AskError> {
-    let each = |step: &(dyn Fn(&mut Search) -> Result<(), AskError> + Sync),
-                searches: &mut [Search]| {
-        thread::scope(|scope| {
-            let searches = searches.iter_mut();
-            let threads: Vec<_> = searches.map(|it| scope.spawn(move || step(it))).collect();
-            let joined = threads.into_iter().filter_map(|it| it.join().ok());
-            joined.collect::<Result<Vec<()>, AskError>>()
-        })
-    };
-    each(&|search| search.ask(slurm), &mut searches)?;
+fn all(mut searches: Vec<Search>, slurm: &Slurm<'_>) -> Result<Vec<Start>, AskError> {
+    at_once(searches.iter_mut(), |search| search.ask(slurm))?;
     let mut left = MOST_QUESTIONS.saturating_sub(searches.len());
     for search in &mut searches {
         while left > 0 && !search.is_over() {
@@ -92,10 +78,24 @@ fn all<A: Ask, W: Waits>(
             left -= 1;
         }
     }
-    if larger {
-        each(&|search| search.ask_larger(slurm), &mut searches)?;
-    }
+    let with_larger = searches.iter_mut().filter(|it| it.larger().is_some());
+    at_once(with_larger.take(left), |search| search.ask_larger(slurm))?;
     Ok(searches.into_iter().map(|search| search.start).collect())
+}
+
+/// Each question waits for slurmctld.
+fn at_once<'a>(
+    searches: impl Iterator<Item = &'a mut Search>,
+    step: impl Fn(&mut Search) -> Result<(), AskError> + Sync,
+) -> Result<(), AskError> {
+    let step = &step;
+    thread::scope(|scope| {
+        let threads: Vec<_> = searches.map(|it| scope.spawn(move || step(it))).collect();
+        threads
+            .into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect()
+    })
 }
 
 /// The partitions to ask about, in the order of the configuration: where there are many, those with the largest free sizes.
@@ -147,19 +147,15 @@ fn sizes(known: &Known<'_>, partition: &str) -> Vec<Size> {
     sizes.collect()
 }
 
-/// Says when a job of a size would start in a partition.
-trait Ask: Fn(&str, &str) -> Result<Option<u64>, AskError> + Sync {}
-impl<F: Fn(&str, &str) -> Result<Option<u64>, AskError> + Sync> Ask for F {}
-
-/// Says whether jobs wait in a partition.
-trait Waits: Fn(&str) -> bool + Sync {}
-impl<F: Fn(&str) -> bool + Sync> Waits for F {}
+/// Says when a job of a size would start in a partition: partition, size.
+type Ask<'a> = dyn Fn(&str, &str) -> Result<Option<u64>, AskError> + Sync + 'a;
 
 /// What answers the questions.
-struct Slurm<A, W> {
+struct Slurm<'a> {
     now: u64,
-    ask: A,
-    waits: W,
+    ask: &'a Ask<'a>,
+    /// Whether jobs wait in a partition.
+    waits: &'a (dyn Fn(&str) -> bool + Sync),
 }
 
 /// The search for the largest size that would start now in a partition.
@@ -203,7 +199,7 @@ impl Search {
     }
 
     /// Asks about the next size.
-    fn ask<A: Ask, W: Waits>(&mut self, slurm: &Slurm<A, W>) -> Result<(), AskError> {
+    fn ask(&mut self, slurm: &Slurm<'_>) -> Result<(), AskError> {
         let Some(size) = self.left.pop().and_then(|at| self.sizes.get(at)) else {
             return Ok(());
         };
@@ -231,15 +227,21 @@ impl Search {
         Ok(())
     }
 
-    /// Asks when the next larger size is expected, where one would start now.
-    fn ask_larger<A: Ask, W>(&mut self, slurm: &Slurm<A, W>) -> Result<(), AskError> {
-        let larger = self.first.checked_sub(1).and_then(|at| self.sizes.get(at));
-        let start = &mut self.start;
-        if let (Some(larger), None, Some(_)) = (larger, &start.more, &start.now)
-            // A size that Slurm refuses is not expected.
-            && let Ok(starts) = (slurm.ask)(&start.partition, &larger.fraction)
-        {
-            start.more = Some(later(larger, starts));
+    /// The next larger size, where one would start now.
+    fn larger(&self) -> Option<&Size> {
+        let is_found = self.start.now.is_some() && self.start.more.is_none();
+        let larger = self.first.checked_sub(1).filter(|_| is_found)?;
+        self.sizes.get(larger)
+    }
+
+    /// Asks when the next larger size is expected.
+    fn ask_larger(&mut self, slurm: &Slurm<'_>) -> Result<(), AskError> {
+        let Some(larger) = self.larger() else {
+            return Ok(());
+        };
+        // A size that Slurm refuses is not expected.
+        if let Ok(starts) = (slurm.ask)(&self.start.partition, &larger.fraction) {
+            self.start.more = Some(later(larger, starts));
         }
         Ok(())
     }
@@ -262,7 +264,6 @@ mod tests {
     struct Told<'a> {
         slurm: &'a [(&'a str, &'a str)],
         waits: bool,
-        larger: bool,
     }
 
     impl<'a> Told<'a> {
@@ -270,7 +271,6 @@ mod tests {
             Told {
                 slurm,
                 waits: false,
-                larger: false,
             }
         }
 
@@ -281,23 +281,24 @@ mod tests {
                 has_room: Some(*has_room),
             };
             let asked = Mutex::new(Vec::new());
+            let ask = |_: &str, fraction: &str| {
+                asked.lock().unwrap().push(fraction.to_owned());
+                let mut told = self.slurm.iter();
+                match told.find(|(size, _)| *size == fraction).unwrap().1 {
+                    "-" => Err(AskError::Refused("sbatch", "no account".to_owned())),
+                    told => Ok(told.parse().ok()),
+                }
+            };
             let slurm = Slurm {
                 now: 1_000,
-                ask: |_: &str, fraction: &str| {
-                    asked.lock().unwrap().push(fraction.to_owned());
-                    let mut told = self.slurm.iter();
-                    match told.find(|(size, _)| *size == fraction).unwrap().1 {
-                        "-" => Err(AskError::Refused("sbatch", "no account".to_owned())),
-                        told => Ok(told.parse().ok()),
-                    }
-                },
-                waits: |_: &str| self.waits,
+                ask: &ask,
+                waits: &|_: &str| self.waits,
             };
             let searches = (0..partitions).map(|number| {
                 let sizes = sizes.iter().map(size);
                 Search::new(&format!("p{number}"), sizes.collect())
             });
-            let starts = all(searches.collect(), &slurm, self.larger).unwrap();
+            let starts = all(searches.collect(), &slurm).unwrap();
             (starts, asked.into_inner().unwrap())
         }
 
@@ -320,12 +321,7 @@ mod tests {
     fn one_question_finds_the_largest_size_and_a_further_one_the_next() {
         let sizes = [("0.5", false), ("0.25", true), ("0.125", true)];
         let slurm = [("0.5", "4600"), ("0.25", "1001"), ("0.125", "1000")];
-        let mut told = Told::new(&slurm);
-        let (start, asked) = told.found(&sizes);
-        assert_eq!((start.now, start.more), (now("0.25"), None));
-        assert_eq!(asked, ["0.25"]);
-        told.larger = true;
-        let (start, asked) = told.found(&sizes);
+        let (start, asked) = Told::new(&slurm).found(&sizes);
         assert_eq!(
             (start.now, start.more),
             (now("0.25"), more("0.5", Some(4600)))
@@ -357,7 +353,6 @@ mod tests {
         let slurm = [("0.25", "8000"), ("0.125", "7000")];
         let mut told = Told::new(&slurm);
         told.waits = true;
-        told.larger = true;
         let (start, asked) = told.found(&sizes);
         // A short job may be started before jobs that wait.
         assert_eq!((&start.now, &start.backfill), (&None, &now("0.25")));
@@ -404,6 +399,17 @@ mod tests {
             assert_eq!((starts.len(), asked.len()), (partitions, questions));
             assert!(starts.iter().all(|start| start.more.is_some()));
         }
+        let rooms = [("0.5", false), ("0.25", true), ("0.125", true)];
+        let soon = [("0.5", "9000"), ("0.25", "1000")];
+        for (partitions, with_more) in [(4, 4), (5, 3), (8, 0)] {
+            let (starts, asked) = Told::new(&soon).found_in(partitions, &rooms);
+            assert!(starts.iter().all(|start| start.now == now("0.25")));
+            let more = starts.iter().filter(|start| start.more.is_some());
+            assert_eq!(
+                (more.count(), asked.len()),
+                (with_more, partitions + with_more)
+            );
+        }
         let (starts, asked) = Told::new(&late).found_in(1, &[]);
         assert_eq!((starts.len(), asked.len()), (1, 0));
     }
@@ -426,7 +432,6 @@ mod tests {
             free,
             waiting: None,
             now: 1_000,
-            larger: false,
         };
         let rows = [free("p3", 50, 0), free("p12", 25, 1), free("p18", 50, 2)];
         let asked = partitions(&known(&rows));

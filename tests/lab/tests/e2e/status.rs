@@ -34,7 +34,7 @@ fn fill(lab: &Lab) -> Result<Vec<gpufrac_lab::JobId>, LabError> {
         lab.wait_for_state(job, &["RUNNING"])?;
         jobs.push(job);
     }
-    let report = status(lab, user, &["--cluster", "--later"])?;
+    let report = status(lab, user, &["--cluster"])?;
     let start = &report["start"][0];
     assert_eq!(start["now"], "0.25", "{report:#}");
     assert_eq!(start["more"]["fraction"], "0.5", "{report:#}");
