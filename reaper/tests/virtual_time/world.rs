@@ -546,6 +546,7 @@ impl World {
         let text = |own: Class| if class == own { class.name() } else { "normal" }.to_owned();
         let state = match (run.end, job.is_over) {
             (_, Some(_)) => JobState::Finished,
+            (Some(_), None) if was_requeued => JobState::Pending,
             (Some(_), None) => JobState::Completing,
             (None, None) => JobState::Running,
         };
