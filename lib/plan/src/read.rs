@@ -112,6 +112,16 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
     Ok(Box::new(BufReader::with_capacity(1 << 18, reader)))
 }
 
+/// The rows of what Slurm's commands print with `-P`: no quotes, and rows of any number of columns.
+fn rows<R: Read>(source: R) -> csv::Reader<R> {
+    csv::ReaderBuilder::new()
+        .delimiter(b'|')
+        .quoting(false)
+        .flexible(true)
+        .has_headers(false)
+        .from_reader(source)
+}
+
 /// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a header.
 ///
 /// # Errors

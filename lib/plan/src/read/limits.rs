@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use csv::{ByteRecord, ReaderBuilder};
+use csv::ByteRecord;
 
 use super::ReadError;
 use crate::job::Skipped;
@@ -145,12 +145,7 @@ pub fn read(
         path: path.to_owned(),
         source: error.into(),
     };
-    let mut reader = ReaderBuilder::new()
-        .delimiter(b'|')
-        .quoting(false)
-        .flexible(true)
-        .has_headers(false)
-        .from_reader(source);
+    let mut reader = super::rows(source);
     let place = path.display().to_string();
     let mut row = ByteRecord::new();
     let mut table: Option<Table> = None;

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use csv::{ByteRecord, ReaderBuilder};
+use csv::ByteRecord;
 
 use super::{Progress, ReadError, STEP, jobstats, value};
 use crate::job::{Charge, History, Job, Need, Span};
@@ -136,12 +136,7 @@ pub fn read(
         path: path.to_owned(),
         source: error.into(),
     };
-    let mut reader = ReaderBuilder::new()
-        .delimiter(b'|')
-        .quoting(false)
-        .flexible(true)
-        .has_headers(false)
-        .from_reader(source);
+    let mut reader = super::rows(source);
     let mut row = ByteRecord::new();
     let mut is_there = reader.read_byte_record(&mut row).map_err(failed)?;
     let first: Vec<String> = row
