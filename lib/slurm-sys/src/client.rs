@@ -174,7 +174,7 @@ pub struct JobInfo {
 
 impl JobInfo {
     /// Whether the run of the job after this number of requeues has ended, with its epilogs. Slurm counts a requeue before the
-    /// epilogs of the run begin (`job_requeue` in `job_mgr.c`).
+    /// epilogs of the run begin (`_job_requeue_op` in `job_mgr.c` of 22.05 to 26.05).
     pub fn has_ended_run(&self, restart_count: u32) -> bool {
         match self.state {
             JobState::Finished => true,
