@@ -196,6 +196,21 @@ fn ends(lab: &Lab, job: JobId) -> Vec<(u64, String)> {
     said.collect()
 }
 
+/// Waits until the daemon has saved that it watches the slices of these jobs; it learns no end of a slice that it never saw.
+fn wait_until_watched(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabError> {
+    let path = lab.folder().run(node).join("reaper/state.json");
+    lab.wait("the daemon to watch", Duration::from_secs(60), || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let watches = state["watches"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_watched = |job: &JobId| {
+            let mut jobs = watches.iter().map(|watch| &watch["key"]["job_id"]);
+            jobs.any(|number| number.to_string() == job.to_string())
+        };
+        Ok(jobs.iter().all(is_watched).then_some(()))
+    })
+}
+
 #[test]
 fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     let windows = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
@@ -233,8 +248,7 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
         lab.wait_for_state(job, &["RUNNING"])?;
         lab.slice(node, job)?;
     }
-    // The daemon has seen both slices.
-    std::thread::sleep(Duration::from_secs(3));
+    wait_until_watched(&lab, node, &[cheap, low])?;
     let high = [half("high", "sleep 1000")?, half("high", "sleep 1000")?];
     for job in high {
         lab.wait_for_state(job, &["RUNNING"])?;
@@ -256,7 +270,7 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
         let args = ["update", &name, state, "reason=test"];
         lab.command("scontrol").args(args).run()
     };
-    std::thread::sleep(Duration::from_secs(3));
+    wait_until_watched(&lab, node, &high)?;
     control("state=down")?.success()?;
     assert_eq!(lab.wait_for_end(high[0])?.state(), "NODE_FAIL");
     for job in high {
