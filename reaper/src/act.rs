@@ -6,3 +6,4 @@ pub(crate) mod overdue;
 pub(crate) mod refusal;
 pub mod slices;
 pub mod slurm;
+pub mod witness;

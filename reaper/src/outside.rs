@@ -6,6 +6,7 @@ use gpufrac_node::node::Node;
 
 use crate::act::slices::{NodeSlices, Slices};
 use crate::act::slurm::{JobControl, SlurmProcess};
+use crate::act::witness::Witness;
 use crate::clock::{Clock, SystemClock};
 use crate::keep::books::{Books, NodeBooks};
 use crate::keep::private::Privacy;
@@ -25,6 +26,8 @@ pub struct Outside {
     pub slices: Box<dyn Slices>,
     /// Slurm: the owners of jobs, and their end.
     pub slurm: Box<dyn JobControl>,
+    /// What Slurm said of jobs as their slices were released.
+    pub witness: Witness,
     /// The storage of state and records.
     pub memory: Box<dyn Memory>,
     /// Where use is recorded.
@@ -43,16 +46,24 @@ impl Outside {
     /// # Errors
     /// A folder cannot be created, or others than root can change it.
     pub fn of(node: &Node) -> Result<Outside, FileError> {
+        let log = JobLog::reaper();
+        let witness = Witness::follow(&node.run, SlurmProcess).unwrap_or_else(|error| {
+            log.warning(format!(
+                "{error}; some records will not say that a requeued job was preempted"
+            ));
+            Witness::default()
+        });
         Ok(Outside {
             clock: Box::new(SystemClock),
             sampler: Box::new(Telemetry::new(node)),
             slices: Box::new(NodeSlices),
             slurm: Box::new(SlurmProcess),
+            witness,
             memory: Box::new(Records::open(&node.run, &node.state)?),
             books: Box::new(NodeBooks::open(&node.run, &node.state)?),
             board: Box::new(StatusFiles::open(&node.run)?),
             privacy: Some(Privacy::default()),
-            log: JobLog::reaper(),
+            log,
         })
     }
 }

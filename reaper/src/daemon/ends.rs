@@ -1,22 +1,17 @@
 //! Learns from Slurm why slices ended, where neither the job nor the reaper ended them.
 
-use std::time::Duration;
-
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_usage::{Ended, SliceKey};
-use slurm_sys::client::{EndedBy, JobState};
+use slurm_sys::client::{EndedBy, JobInfo, JobState};
 
 use super::Daemon;
+use crate::act::witness::{LONGEST, MOST_JOBS};
 use crate::clock::BootTime;
 use crate::report::errors::Topic;
 
-/// Jobs of one question: slurmctld answers about each in turn.
-const MOST_JOBS: usize = 32;
 /// Rounds after a question without an answer.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;
-/// Slurm forgets jobs that ended (`MinJobAge`, by default 300 s).
-const LONGEST: Duration = Duration::from_secs(280);
 
 /// A slice whose epilog has begun.
 #[derive(Debug)]
@@ -42,10 +37,14 @@ impl Daemon {
         }
     }
 
-    /// Asks Slurm about slices that ended, and records what it says. After a requeue Slurm knows it only while the epilog runs, so
-    /// that this is to be called as soon as the leases were read.
+    /// Records why slices ended, where Slurm has said it; otherwise asks Slurm.
     pub(super) fn learn_ends(&mut self, now: BootTime) {
         self.ended.retain(|slice| now.since(slice.at) < LONGEST);
+        for slice in std::mem::take(&mut self.ended) {
+            let answers = self.outside.witness.about(slice.key.job);
+            let why = why_of_run(&slice.key, &answers);
+            self.settle(slice, why);
+        }
         if self.ended.is_empty() || self.round < self.next_question_of_ends {
             return;
         }
@@ -64,31 +63,35 @@ impl Daemon {
                     .report_once(&self.outside.log, Topic::Slurm, error);
             }
         };
-        for (job, seen) in jobs.iter().zip(seen) {
-            let (of_job, others): (Vec<_>, Vec<_>) = self
-                .ended
-                .drain(..)
-                .partition(|slice| slice.key.job == *job);
-            self.ended = others;
-            for slice in of_job {
-                let why = seen
-                    .as_ref()
-                    .map(|seen| why(&slice.key, seen.state, seen.restart_count, seen.ended_by));
-                match why {
-                    Some(Why::Known(ended)) => {
-                        let recorded = self.outside.books.record_end(&slice.key, ended, slice.unix);
-                        self.reports
-                            .report_once(&self.outside.log, Topic::Ends, recorded.err());
-                    }
-                    Some(Why::NotYet) => self.ended.push(slice),
-                    Some(Why::ByItself) | None => {}
+        for slice in std::mem::take(&mut self.ended) {
+            let job = slice.key.job;
+            match jobs.iter().zip(&seen).find(|(asked, _)| **asked == job) {
+                Some((_, Some(answer))) => {
+                    let why = why(&slice.key, answer);
+                    self.settle(slice, why);
                 }
+                // Slurm forgot the job.
+                Some((_, None)) => {}
+                None => self.ended.push(slice),
             }
+        }
+    }
+
+    /// Records why a slice ended, or keeps it for the next question.
+    fn settle(&mut self, slice: EndedSlice, why: Why) {
+        match why {
+            Why::Known(ended) => {
+                let recorded = self.outside.books.record_end(&slice.key, ended, slice.unix);
+                self.reports
+                    .report_once(&self.outside.log, Topic::Ends, recorded.err());
+            }
+            Why::ByItself => {}
+            Why::NotYet => self.ended.push(slice),
         }
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     Known(Ended),
     /// The job ended by itself, was cancelled, or was requeued by a person.
@@ -97,13 +100,16 @@ enum Why {
     NotYet,
 }
 
+/// Whether an answer was given during the run of the slice, or after its requeue. Slurm counts a requeue before the epilog begins.
+fn is_of_run(key: &SliceKey, answer: &JobInfo) -> bool {
+    [key.restart_count, key.restart_count + 1].contains(&answer.restart_count)
+}
+
 /// The end of a slice by Slurm's record of its job.
-fn why(key: &SliceKey, state: JobState, restart_count: u32, ended_by: Option<EndedBy>) -> Why {
-    let is_last = restart_count == key.restart_count;
-    // Slurm counts a requeue before the epilog begins.
-    let is_requeued = restart_count == key.restart_count + 1;
-    match (ended_by, state) {
-        (Some(why), _) if is_last || is_requeued => Why::Known(match why {
+fn why(key: &SliceKey, answer: &JobInfo) -> Why {
+    let is_last = answer.restart_count == key.restart_count;
+    match (answer.ended_by, answer.state) {
+        (Some(why), _) if is_of_run(key, answer) => Why::Known(match why {
             EndedBy::Preemption => Ended::Preempted,
             EndedBy::NodeFailure => Ended::NodeFailure,
         }),
@@ -112,9 +118,22 @@ fn why(key: &SliceKey, state: JobState, restart_count: u32, ended_by: Option<End
     }
 }
 
+/// The same by several answers, of which a later one may know less: Slurm forgets why it requeued a job.
+fn why_of_run(key: &SliceKey, answers: &[JobInfo]) -> Why {
+    let own = answers.iter().filter(|answer| is_of_run(key, answer));
+    let all: Vec<Why> = own.map(|answer| why(key, answer)).collect();
+    let known = all.iter().find(|why| matches!(why, Why::Known(_)));
+    match known {
+        Some(known) => *known,
+        None if all.contains(&Why::ByItself) => Why::ByItself,
+        None => Why::NotYet,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::act::witness::tests::job_info;
 
     fn key() -> SliceKey {
         SliceKey {
@@ -123,6 +142,15 @@ mod tests {
             restart_count: 2,
             start: 1_000,
             node: "n1".to_owned(),
+        }
+    }
+
+    fn answer(state: JobState, restart_count: u32, ended_by: Option<EndedBy>) -> JobInfo {
+        JobInfo {
+            state,
+            restart_count,
+            ended_by,
+            ..job_info(7)
         }
     }
 
@@ -152,10 +180,31 @@ mod tests {
             (Running, 3, None, Why::ByItself),
         ] {
             assert_eq!(
-                why(&key(), state, restarts, by),
+                why(&key(), &answer(state, restarts, by)),
                 expected,
                 "{state:?} {restarts} {by:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_slurm_said_in_the_epilog_holds_after_it_forgot() {
+        use JobState::{Completing, Pending, Running};
+        let preempted = answer(Completing, 3, Some(EndedBy::Preemption));
+        let forgot = answer(Pending, 3, None);
+        let early = answer(Running, 2, None);
+        let later_run = answer(Completing, 4, Some(EndedBy::Preemption));
+        for (answers, expected) in [
+            (vec![], Why::NotYet),
+            (vec![early.clone()], Why::NotYet),
+            (
+                vec![early.clone(), preempted.clone(), forgot.clone()],
+                Why::Known(Ended::Preempted),
+            ),
+            (vec![early, forgot], Why::ByItself),
+            (vec![later_run], Why::NotYet),
+        ] {
+            assert_eq!(why_of_run(&key(), &answers), expected, "{answers:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::clock::BootTime;
 use crate::key::Key;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The control groups of Slurm's jobs on this node.
 pub struct JobGroups {

@@ -19,6 +19,7 @@ use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::usage::UsageError;
 use gpufrac_reaper::act::slices::{SliceError, Slices, Unleased};
 use gpufrac_reaper::act::slurm::{ActionError, JobControl, SlurmAction, SlurmError};
+use gpufrac_reaper::act::witness::Witness;
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::books::{Books, Running, TakenUp};
@@ -54,6 +55,7 @@ impl Simulated {
             sampler: Box::new(self.clone()),
             slices: Box::new(self.clone()),
             slurm: Box::new(self.clone()),
+            witness: Witness::default(),
             memory: Box::new(self.clone()),
             books: Box::new(self.clone()),
             board: Box::new(self.clone()),

@@ -11,7 +11,7 @@ use gpufrac_core::policy::IdleWish;
 use super::*;
 use crate::clock::{Clock, SystemClock};
 
-fn lease(job_id: u32) -> Lease {
+pub(crate) fn lease(job_id: u32) -> Lease {
     Lease {
         version: VERSION,
         state: LeaseState::Active,

@@ -203,10 +203,9 @@ fn wait_until_watched(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabEr
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         let watches = state["watches"].as_array().map_or(&[][..], Vec::as_slice);
-        let is_watched = |job: &JobId| {
-            let mut jobs = watches.iter().map(|watch| &watch["key"]["job_id"]);
-            jobs.any(|number| number.to_string() == job.to_string())
-        };
+        let watched = watches.iter().map(|watch| &watch["key"]["job_id"]);
+        let watched: Vec<String> = watched.map(ToString::to_string).collect();
+        let is_watched = |job: &JobId| watched.contains(&job.to_string());
         Ok(jobs.iter().all(is_watched).then_some(()))
     })
 }
@@ -216,7 +215,8 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     let windows = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
     let lab = lab(&windows, "")
         .gpus("H100-80", 1)
-        // Slurm knows only while the epilog runs that it preempted a job which it requeued: on a busy machine the daemon needs seconds to ask.
+        // Slurm knows only while the epilog runs that it preempted a job which it requeued. With a slow driver the epilog ends
+        // within one round of the daemon.
         .latency(300)
         .pools(PREEMPTION)
         .slurm_conf_extra("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE")
