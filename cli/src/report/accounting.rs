@@ -28,7 +28,12 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
     if args.no_sacct {
         return Ok(unknown);
     }
-    let arguments = sacct::arguments(&in_utc(period.since), &in_utc(period.until), has_restarts());
+    let has_restarts = has_restarts();
+    let since = match has_restarts {
+        true => period.since,
+        false => period.since.saturating_sub(sacct::EARLIER_RUNS_S),
+    };
+    let arguments = sacct::arguments(&in_utc(since), &in_utc(period.until), has_restarts);
     let spawned = Command::new("sacct")
         .args(arguments)
         .env("TZ", "UTC")

@@ -228,6 +228,9 @@ pub enum Match<'a> {
 const LONGEST_PROLOG_S: u64 = 300;
 /// A step of a node's clock that is not taken for another life of the job's id.
 const LONGEST_STEP_S: u64 = 86_400;
+/// How much earlier than the period sacct is asked from, in seconds, where it does not number the runs of a job: their order tells
+/// which is which only as long as the first one is among them.
+pub const EARLIER_RUNS_S: u64 = 86_400;
 
 impl Runs {
     /// Adds a run.
@@ -292,12 +295,15 @@ fn place(runs: &[Known], record: &UsageRecord) -> Option<usize> {
     if let Some(place) = nearest(&has_number) {
         return Some(place).filter(|place| within(place, LONGEST_STEP_S));
     }
-    // 22.05 does not number runs. The period may have cut off the first ones.
-    let near = nearest(&|_| true).filter(|place| within(place, LONGEST_PROLOG_S));
+    // 22.05 does not number runs: of those near the record the one in its order, unless the first ones were cut off.
     let by_order = Some(record.restart_count as usize).filter(|&place| {
         place < runs.len() && runs[place].run.restarts.is_none() && within(&place, LONGEST_STEP_S)
     });
-    near.or(by_order)
+    let near = nearest(&|_| true).filter(|place| within(place, LONGEST_PROLOG_S));
+    match (near, by_order) {
+        (Some(_), Some(place)) if within(&place, LONGEST_PROLOG_S) => Some(place),
+        (near, by_order) => near.or(by_order),
+    }
 }
 
 #[cfg(test)]
@@ -375,10 +381,10 @@ mod tests {
 
     #[test]
     fn a_run_is_found_by_its_number_where_the_clock_of_a_node_was_stepped() {
-        for are_numbered in [true, false] {
+        for (are_numbered, step) in [(true, 3600), (true, 100), (false, 3600), (false, 100)] {
             let (mut runs, start) = three(are_numbered);
             for number in [1, 2, 0] {
-                let stepped = start + 120 * u64::from(number) - 3600;
+                let stepped = start + 120 * u64::from(number) - step;
                 let found = runs.of(&record(number, "gn01", stepped));
                 let Match::Run(run) = found else {
                     panic!("{number}: {found:?}")
