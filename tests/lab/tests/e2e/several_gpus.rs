@@ -118,27 +118,43 @@ fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), L
     // The node is full for everybody.
     let after = submit(&lab, &user, &[smallest])?;
     waits(&lab, after)?;
-    // Another run of the same job.
-    lab.command("scontrol")
-        .args(["requeue", &four.to_string()])
-        .stdout()?;
-    wait_until_put_back(&lab, four)?;
-    std::fs::remove_file(lab.folder().work().join(format!("ready.{four}")))
-        .expect("of its first run");
-    ready(&lab, after)?;
-    begin_now(&lab, four)?;
-    finish(&lab, after)?;
-    let seen = ready(&lab, four)?;
-    expect_gpus(&lab, &node, four, &seen, 4)?;
-    finish(&lab, four)?;
+    // slurmd of 22.05 may lose the prolog of a job that starts again within seconds of its requeue, and drain its node.
+    let runs = match since(23, 11)? {
+        true => {
+            run_again(&lab, &node, four, after)?;
+            2
+        }
+        false => {
+            finish(&lab, four)?;
+            ready(&lab, after)?;
+            finish(&lab, after)?;
+            1
+        }
+    };
     let path = lab.folder().var(&node).join("usage.jsonl");
     let records = std::fs::read_to_string(path).expect("usage records");
     let own = format!("\"job\":{four},");
     let own = records.lines().filter(|line| line.contains(&own));
-    assert_eq!(own.count(), 8, "four of each run: {records}");
+    assert_eq!(own.count(), 4 * runs, "four of each run: {records}");
     run(&lab, &user, &[smallest]).and_then(|(job, _)| finish(&lab, job))?;
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     lab.expect_nothing_left()
+}
+
+/// Requeues a job of four GPUs for the one that waits for them, and lets it run once more.
+fn run_again(lab: &Lab, node: &str, four: JobId, after: JobId) -> Result<(), LabError> {
+    lab.command("scontrol")
+        .args(["requeue", &four.to_string()])
+        .stdout()?;
+    wait_until_put_back(lab, four)?;
+    std::fs::remove_file(lab.folder().work().join(format!("ready.{four}")))
+        .expect("of its first run");
+    ready(lab, after)?;
+    begin_now(lab, four)?;
+    finish(lab, after)?;
+    let seen = ready(lab, four)?;
+    expect_gpus(lab, node, four, &seen, 4)?;
+    finish(lab, four)
 }
 
 /// Slurm lets a requeued job wait for two minutes; this job may start now.
