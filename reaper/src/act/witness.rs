@@ -9,6 +9,7 @@ use std::time::Duration;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{LeaseState, read_name};
 use gpufrac_node::state::leases::{LeaseStore, StoreError};
+use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use slurm_sys::client::JobInfo;
 
@@ -56,8 +57,14 @@ impl Witness {
     }
 
     fn ask_about_released(&self, inotify: &Inotify, store: &LeaseStore, slurm: &dyn JobControl) {
-        // Blocks until a lease changes. While Slurm answers, further changes gather.
-        while let Ok(events) = inotify.read_events() {
+        loop {
+            // Blocks until a lease changes. While Slurm answers, further changes gather.
+            let events = match inotify.read_events() {
+                Ok(events) => events,
+                // The process was stopped and continued (signal(7)).
+                Err(Errno::EINTR) => continue,
+                Err(_) => return,
+            };
             let names = events
                 .iter()
                 .filter_map(|event| event.name.as_ref()?.to_str());
