@@ -72,6 +72,8 @@ pub struct Machine {
     gpus: Vec<Gpu>,
     /// For each way of lending: the most units that are free on one device, and the number of empty GPUs.
     free: Vec<Free>,
+    /// Units in use, over all GPUs.
+    used: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,6 +106,7 @@ impl Fleet {
             let mut machine = Machine {
                 gpus: gpus.collect(),
                 free: vec![Free::default(); lendings.len()],
+                used: 0,
             };
             machine.count(&lendings);
             machine
@@ -148,6 +151,14 @@ impl Fleet {
     pub fn empty_gpus(&self) -> usize {
         let gpus = self.machines.iter().flat_map(|machine| &machine.gpus);
         gpus.filter(|gpu| gpu.used == [0, 0]).count()
+    }
+
+    /// Units of a node that are not in use, over all of its GPUs.
+    pub fn free_units(&self, node: usize) -> u32 {
+        let machine = &self.machines[node];
+        let all = u32::try_from(machine.gpus.len()).unwrap_or(u32::MAX);
+        all.saturating_mul(Units::WHOLE.0)
+            .saturating_sub(machine.used)
     }
 
     /// Whether a node has room for slices of `units`, `count` of them; more than one are whole GPUs.
@@ -271,7 +282,9 @@ impl Machine {
 
     fn count(&mut self, lendings: &[Lending]) {
         self.free.fill(Free::default());
+        self.used = 0;
         for gpu in &self.gpus {
+            self.used += gpu.used.iter().sum::<u32>();
             let layout = &lendings[usize::from(gpu.lending)].layout;
             let free = &mut self.free[usize::from(gpu.lending)];
             for used in &gpu.used[..layout.sides.len()] {

@@ -1,5 +1,5 @@
 //! Plays jobs on a cluster as Slurm queues them: in the order of priority, with backfill. Jobs that Slurm would start in a
-//! moment start at once; nodes are taken in Slurm's order.
+//! moment start at once; nodes are chosen as Slurm chooses.
 //!
 //! As in Slurm, a job that cannot start stops the jobs after it that share its nodes, and backfill starts those that do not
 //! delay the planned start of a job before them; such a plan holds a whole node, and counts with time limits. A job that a limit
@@ -7,6 +7,7 @@
 
 mod backfill;
 mod limits;
+mod nodes;
 mod waiting;
 
 use std::cmp::Reverse;
@@ -292,14 +293,18 @@ impl<'a> Play<'a> {
         self.waiting.remove(started);
     }
 
-    /// The first nodes of the job's partition with room.
+    /// Nodes of the job's partition with room, as [`nodes::choose`] takes them.
     fn choose(&self, job: u32, is_free: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let job = &self.work[job as usize];
         let nodes = self.partitions[job.partition].nodes.iter().copied();
         let fitting =
             nodes.filter(|node| self.fleet.has_room(*node, job.units, job.count) && is_free(*node));
-        let chosen: Vec<usize> = fitting.take(job.nodes as usize).collect();
-        (chosen.len() == job.nodes as usize).then_some(chosen)
+        let own = (job.units * job.count).max(1);
+        let rooms = fitting.map(|node| nodes::Room {
+            node,
+            size: self.fleet.free_units(node) / own * own,
+        });
+        nodes::choose(rooms, job.nodes as usize)
     }
 
     fn start(&mut self, number: u32, nodes: &[usize], now: u64) {

@@ -27,6 +27,7 @@ use crate::series::Series;
 
 const NODES: u32 = 8;
 const GPUS: u32 = 8;
+const CPUS: u32 = 64;
 const MODEL: &str = "H100-80";
 
 /// What the jobs would use of all GPUs as whole GPUs: waits come from the queue, not from this machine.
@@ -78,7 +79,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         let lab = Lab::builder()
             .quiet()
             .nodes(NODES as usize)
-            .cpus_per_node(64)
+            .cpus_per_node(CPUS)
             .gpus(MODEL, GPUS)
             .pools(&pools(candidate, &model))
             .build_folder(build);
@@ -207,6 +208,11 @@ fn request(work: &Work) -> String {
     }
 }
 
+/// CPUs on each node, in proportion to GPUs: by them Slurm chooses among nodes.
+fn cpus(work: &Work) -> u32 {
+    (work.units * work.count * CPUS / (GPUS * 100)).max(1)
+}
+
 fn on_slurm(lab: &Lab, jobs: &[(&Planned<'_>, Work)]) -> Result<Vec<Seen>> {
     let begin = Instant::now();
     let mut submitted = Vec::new();
@@ -215,7 +221,8 @@ fn on_slurm(lab: &Lab, jobs: &[(&Planned<'_>, Work)]) -> Result<Vec<Seen>> {
         let options = [
             format!("-t{}", planned.minutes()),
             format!("-N{}", work.nodes),
-            "--ntasks-per-node=1".to_owned(),
+            format!("-n{}", work.nodes),
+            format!("-c{}", cpus(work)),
             request(work),
             format!("--wrap=exec sleep {}", planned.seconds),
         ];
@@ -280,11 +287,17 @@ fn compared(layout: &str, path: &Path, seen: &[Seen], candidate: Candidate) -> R
     };
     let cost = |job: &Seen| (job.end - job.start) as f64 - job.work.ran as f64;
     let mean = seen.iter().map(cost).sum::<f64>() / seen.len().max(1) as f64;
+    // Whole seconds whose mean is the cost.
+    let extra = |number: usize| {
+        let until = |number: usize| (mean.max(0.0) * number as f64) as u64;
+        until(number + 1) - until(number)
+    };
     let work: Vec<Work> = seen
         .iter()
-        .map(|job| Work {
+        .enumerate()
+        .map(|(number, job)| Work {
             submit: job.submit,
-            ran: job.work.ran + mean.max(0.0).round() as u64,
+            ran: job.work.ran + extra(number),
             ..job.work.clone()
         })
         .collect();
