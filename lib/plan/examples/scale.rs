@@ -78,6 +78,7 @@ fn row(jobs: u32, gpus: u32, layout: &str, arguments: &Arguments) -> Result<(), 
         samples: 0,
         seed: 1,
         windows: Windows::default(),
+        counts_cpus: true,
         candidates: Vec::new(),
         best: 1,
     };
@@ -135,6 +136,7 @@ fn history(jobs: u32, gpus: u32, load: f64) -> History {
             limit: Some(ran * random.u64(1..8)),
             nodes: 1,
             gpus: count,
+            cpus: 0,
             priority: 0,
             need: Need {
                 memory_mib: Some(80_000.0 * random.f32() * random.f32()),

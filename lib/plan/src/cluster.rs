@@ -28,6 +28,8 @@ pub struct Node {
     pub name: String,
     /// Its GPUs.
     pub gpus: u32,
+    /// Its CPUs for jobs; None where they are not known.
+    pub cpus: Option<u32>,
 }
 
 /// Nodes with GPUs, and the partitions over them.
@@ -46,6 +48,7 @@ impl Cluster {
         let node = |number| Node {
             name: format!("gpu{number:0width$}"),
             gpus,
+            cpus: None,
         };
         Cluster {
             nodes: (1..=nodes).map(node).collect(),
@@ -65,6 +68,11 @@ impl Cluster {
     /// The GPUs of each node.
     pub fn gpus_by_node(&self) -> Vec<u32> {
         self.nodes.iter().map(|node| node.gpus).collect()
+    }
+
+    /// The CPUs of each node.
+    pub fn cpus_by_node(&self) -> Vec<Option<u32>> {
+        self.nodes.iter().map(|node| node.cpus).collect()
     }
 
     /// The partition with a name; else all nodes, for histories of other clusters.
@@ -189,6 +197,7 @@ impl Cluster {
         let node = |(name, gpus): (&&str, &u32)| Node {
             name: (*name).to_owned(),
             gpus: *gpus,
+            cpus: None,
         };
         let partition = |(number, mut nodes): (u32, Vec<usize>)| {
             nodes.sort_unstable();

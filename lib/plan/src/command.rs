@@ -72,7 +72,7 @@ pub struct PlanArgs {
     /// Compare these ways of lending alone: halves+2, uniform:1/4, mps, ...
     #[arg(long, value_name = "LAYOUT", value_delimiter = ',')]
     pub layouts: Vec<String>,
-    /// Change the plan: reaper.idle=1h, reaper.never_used=30m, layout=uniform:1/2, margin=1.5
+    /// Change the plan: reaper.idle=1h, reaper.never_used=30m, layout=uniform:1/2, margin=1.5, cpus=off
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     pub what_if: Vec<String>,
     /// Say why this job gets its size
@@ -128,7 +128,7 @@ pub enum PlanError {
     Candidate(#[from] UnknownCandidate),
     /// A change is not known.
     #[error(
-        "`{0}` is no change; write reaper.idle=1h, reaper.never_used=30m, layout=uniform:1/2 or margin=1.5"
+        "`{0}` is no change; write reaper.idle=1h, reaper.never_used=30m, layout=uniform:1/2, margin=1.5 or cpus=off"
     )]
     Change(String),
     /// A job is not in the history.

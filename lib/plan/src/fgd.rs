@@ -9,6 +9,7 @@ mod score;
 use fastrand::Rng;
 
 use crate::candidate::{Candidate, Model};
+use crate::place::Request;
 use gpufrac_core::layout::LayoutError;
 use score::Scores;
 
@@ -204,7 +205,12 @@ impl Experiment {
                 if has.cpu < task.cpu || has.memory < task.memory || !task.accepts(&host.model) {
                     continue;
                 }
-                if task.gpus > 0 && fleet.take(node, units, task.gpus).is_none() {
+                let request = Request {
+                    units,
+                    count: task.gpus,
+                    cpus: 0,
+                };
+                if task.gpus > 0 && fleet.take(node, request).is_none() {
                     continue;
                 }
                 has.cpu -= task.cpu;

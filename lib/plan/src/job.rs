@@ -97,6 +97,8 @@ pub struct Job {
     pub nodes: u32,
     /// GPUs on each node.
     pub gpus: u32,
+    /// CPUs on each node; 0 where they are not known.
+    pub cpus: u32,
     /// Slurm's priority; 0 where it is not known.
     pub priority: u64,
     /// The use of the GPU.

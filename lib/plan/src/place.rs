@@ -42,6 +42,17 @@ impl Lending {
     }
 }
 
+/// What a job asks for on each of its nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// Units of each slice; 100 are a GPU.
+    pub units: u32,
+    /// Slices; more than one are whole GPUs.
+    pub count: u32,
+    /// CPUs; 0 where they are not known.
+    pub cpus: u32,
+}
+
 /// A slice that a job holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
@@ -53,6 +64,8 @@ pub struct Held {
     pub device: u8,
     /// Units that Slurm counts.
     pub units: u32,
+    /// CPUs of the job on the node: all of them with its first slice there.
+    pub cpus: u32,
     /// Compute of the slice as a part of the GPU's.
     pub compute: f64,
     /// The instance, where there is one.
@@ -74,6 +87,8 @@ pub struct Machine {
     free: Vec<Free>,
     /// Units in use, over all GPUs.
     used: u32,
+    /// CPUs that are free; None where they are not known.
+    cpus: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,6 +122,7 @@ impl Fleet {
                 gpus: gpus.collect(),
                 free: vec![Free::default(); lendings.len()],
                 used: 0,
+                cpus: None,
             };
             machine.count(&lendings);
             machine
@@ -153,31 +169,42 @@ impl Fleet {
         gpus.filter(|gpu| gpu.used == [0, 0]).count()
     }
 
-    /// Units of a node that are not in use, over all of its GPUs.
-    pub fn free_units(&self, node: usize) -> u32 {
-        let machine = &self.machines[node];
-        let all = u32::try_from(machine.gpus.len()).unwrap_or(u32::MAX);
-        all.saturating_mul(Units::WHOLE.0)
-            .saturating_sub(machine.used)
+    /// Counts CPUs, too: those of each node, None where they are not known.
+    #[must_use]
+    pub fn with_cpus(mut self, cpus: &[Option<u32>]) -> Fleet {
+        for (machine, cpus) in self.machines.iter_mut().zip(cpus) {
+            machine.cpus = *cpus;
+        }
+        self
     }
 
-    /// Whether a node has room for slices of `units`, `count` of them; more than one are whole GPUs.
-    pub fn has_room(&self, node: usize, units: u32, count: u32) -> bool {
-        self.machines[node].has_room(&self.offers, units, count)
+    /// Whether a node has room for a request.
+    pub fn has_room(&self, node: usize, request: Request) -> bool {
+        self.machines[node].has_room(&self.offers, request)
+    }
+
+    /// What requests like this one could take of a node, in CPUs; where these are not known in units, as if jobs took CPUs in
+    /// proportion to GPUs.
+    pub fn room(&self, node: usize, request: Request) -> u32 {
+        let machine = &self.machines[node];
+        let (free, own) = match (machine.cpus, request.cpus) {
+            (Some(free), cpus) if cpus > 0 => (free, cpus),
+            _ => {
+                let all = u32::try_from(machine.gpus.len()).unwrap_or(u32::MAX);
+                let all = all.saturating_mul(Units::WHOLE.0);
+                let own = request.units.saturating_mul(request.count);
+                (all.saturating_sub(machine.used), own)
+            }
+        };
+        free - free % own.max(1)
     }
 
     /// The first of some slices of a node, in the order of their ends, whose end gives room. None where no end does.
-    pub fn ready_after(
-        &self,
-        node: usize,
-        units: u32,
-        count: u32,
-        ends: &[&Held],
-    ) -> Option<usize> {
+    pub fn ready_after(&self, node: usize, request: Request, ends: &[&Held]) -> Option<usize> {
         let mut machine = self.machines[node].clone();
         for (number, held) in ends.iter().enumerate() {
             machine.give_back(&self.lendings, held);
-            if machine.has_room(&self.offers, units, count) {
+            if machine.has_room(&self.offers, request) {
                 return Some(number);
             }
         }
@@ -185,19 +212,23 @@ impl Fleet {
     }
 
     /// Takes slices on a node; None, and nothing is taken, where it has no room.
-    pub fn take(&mut self, node: usize, units: u32, count: u32) -> Option<Vec<Held>> {
-        if !self.has_room(node, units, count) {
+    pub fn take(&mut self, node: usize, request: Request) -> Option<Vec<Held>> {
+        if !self.has_room(node, request) {
             return None;
         }
-        let mut held = Vec::with_capacity(count as usize);
-        for _ in 0..count {
-            match self.take_one(node, units) {
+        let mut held: Vec<Held> = Vec::with_capacity(request.count as usize);
+        for _ in 0..request.count {
+            match self.take_one(node, request.units) {
                 Some(one) => held.push(one),
                 None => {
                     held.iter().for_each(|one| self.give_back(one));
                     return None;
                 }
             }
+        }
+        if let (Some(first), Some(free)) = (held.first_mut(), &mut self.machines[node].cpus) {
+            first.cpus = request.cpus;
+            *free -= request.cpus;
         }
         Some(held)
     }
@@ -247,6 +278,7 @@ impl Fleet {
             gpu: u16::try_from(number).unwrap_or(u16::MAX),
             device: u8::try_from(device).unwrap_or(u8::MAX),
             units,
+            cpus: 0,
             compute,
             instance,
         })
@@ -260,7 +292,11 @@ impl Fleet {
 }
 
 impl Machine {
-    fn has_room(&self, offers: &[Offers], units: u32, count: u32) -> bool {
+    fn has_room(&self, offers: &[Offers], request: Request) -> bool {
+        let Request { units, count, cpus } = request;
+        if self.cpus.is_some_and(|free| free < cpus) {
+            return false;
+        }
         let offering = offers.iter().zip(&self.free);
         let mut offering = offering.filter(|(offers, _)| offers[units as usize % 101]);
         match units == Units::WHOLE.0 {
@@ -272,6 +308,7 @@ impl Machine {
     fn give_back(&mut self, lendings: &[Lending], held: &Held) {
         let gpu = &mut self.gpus[usize::from(held.gpu)];
         gpu.used[usize::from(held.device)] -= held.units;
+        self.cpus = self.cpus.map(|free| free + held.cpus);
         if let Some(instance) = held.instance
             && let Some(at) = gpu.instances.iter().position(|one| *one == instance)
         {

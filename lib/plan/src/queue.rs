@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::cluster::Partition;
-use crate::place::{Fleet, Held};
+use crate::place::{Fleet, Held, Request};
 use crate::speed::Curve;
 use limits::Ledger;
 use waiting::{Waiting, Walk};
@@ -38,6 +38,8 @@ pub struct Work {
     pub units: u32,
     /// Slices on each node.
     pub count: u32,
+    /// CPUs on each node; 0 where they are not known.
+    pub cpus: u32,
     /// Nodes.
     pub nodes: u32,
     /// Part of its time in which the GPU works.
@@ -48,6 +50,17 @@ pub struct Work {
     pub quantile: f64,
     /// Its limits: an index into the classes of the play; without limits where there is no such class.
     pub class: u32,
+}
+
+impl Work {
+    /// What it asks for on each node.
+    fn request(&self) -> Request {
+        Request {
+            units: self.units,
+            count: self.count,
+            cpus: self.cpus,
+        }
+    }
 }
 
 /// How Slurm is set.
@@ -183,12 +196,12 @@ impl<'a> Play<'a> {
                 self.outcome.refused += 1;
                 continue;
             }
-            let key = (job.partition, job.units, job.count, job.nodes);
+            let key = (job.partition, job.request(), job.nodes);
             let can = *known.entry(key).or_insert_with(|| {
                 let nodes = &self.partitions[job.partition].nodes;
                 let mut fitting = nodes
                     .iter()
-                    .filter(|node| self.fleet.has_room(**node, job.units, job.count));
+                    .filter(|node| self.fleet.has_room(**node, job.request()));
                 job.nodes > 0 && fitting.nth(job.nodes as usize - 1).is_some()
             });
             match can {
@@ -297,12 +310,11 @@ impl<'a> Play<'a> {
     fn choose(&self, job: u32, is_free: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let job = &self.work[job as usize];
         let nodes = self.partitions[job.partition].nodes.iter().copied();
-        let fitting =
-            nodes.filter(|node| self.fleet.has_room(*node, job.units, job.count) && is_free(*node));
-        let own = (job.units * job.count).max(1);
+        let request = job.request();
+        let fitting = nodes.filter(|node| self.fleet.has_room(*node, request) && is_free(*node));
         let rooms = fitting.map(|node| nodes::Room {
             node,
-            size: self.fleet.free_units(node) / own * own,
+            size: self.fleet.room(node, request),
         });
         nodes::choose(rooms, job.nodes as usize)
     }
@@ -311,11 +323,7 @@ impl<'a> Play<'a> {
         let job = &self.work[number as usize];
         let mut held = Vec::new();
         for node in nodes {
-            held.extend(
-                self.fleet
-                    .take(*node, job.units, job.count)
-                    .unwrap_or_default(),
-            );
+            held.extend(self.fleet.take(*node, job.request()).unwrap_or_default());
             self.plans.node_changed(*node);
         }
         let least = held.iter().map(|one| one.compute).fold(1.0, f64::min);

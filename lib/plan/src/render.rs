@@ -6,10 +6,11 @@ pub mod text;
 
 use gpufrac_core::config::ConfigErrors;
 
+use crate::cluster::Cluster;
 use crate::job::{History, Skipped};
 use crate::proposal;
 use crate::search::{Bands, Judged, Options, Plan};
-use crate::sums::Band;
+use crate::sums::{Band, quantile};
 
 /// The content of a page.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Page<'a> {
     pub skipped: &'a Skipped,
     /// The price of a GPU-hour and its currency.
     pub rate: Option<(f64, String)>,
+    /// What the plan knows of CPUs.
+    pub cpus: String,
     /// The gpufrac.toml of the best way of lending; empty where there is no gain.
     pub file: String,
     /// The lines of Slurm's files.
@@ -49,7 +52,7 @@ impl<'a> Page<'a> {
         plan: &'a Plan,
         options: &'a Options,
         history: &'a History,
-        cluster: (&crate::cluster::Cluster, String),
+        cluster: (&Cluster, String),
         source: String,
         rate: Option<(f64, String)>,
     ) -> Result<Page<'a>, ConfigErrors> {
@@ -75,6 +78,7 @@ impl<'a> Page<'a> {
             cluster: cluster.1,
             skipped: &history.skipped,
             rate,
+            cpus: cpus(options, history, cluster.0),
             file,
             lines,
         })
@@ -194,6 +198,7 @@ impl<'a> Page<'a> {
                 time(self.plan.today.sums.wait_mean)
             ));
         }
+        lines.push(self.cpus.clone());
         lines.extend(self.limits());
         let skipped = self.skipped;
         lines.push(format!(
@@ -304,4 +309,39 @@ pub fn size(units: u32) -> String {
         100 => "1".to_owned(),
         units => format!("0.{units:02}"),
     }
+}
+/// Whether CPUs are counted, and whether pieces run out of them.
+fn cpus(options: &Options, history: &History, cluster: &Cluster) -> String {
+    let asked = history.jobs.iter().filter(|job| job.can_share());
+    let asked: Vec<f64> = asked
+        .map(|job| f64::from(job.cpus))
+        .filter(|cpus| *cpus > 0.0)
+        .collect();
+    let known = || {
+        cluster
+            .nodes
+            .iter()
+            .filter_map(|node| Some((node.cpus?, node.gpus)))
+    };
+    let gpus: f64 = known().map(|(_, gpus)| f64::from(gpus)).sum();
+    let cpus: f64 = known().map(|(cpus, _)| f64::from(cpus)).sum();
+    let why = match (options.counts_cpus, gpus > 0.0, asked.is_empty()) {
+        (false, ..) => "as --what-if says",
+        (true, false, _) => "it is not known how many the nodes have",
+        (true, true, true) => "the history has none",
+        (true, true, false) => {
+            let middle = quantile(&asked, 0.5);
+            let each = cpus / gpus;
+            let lack = match middle * 2.0 > each {
+                true => {
+                    "; beside such a job a piece of the same GPU has no CPU left: --what-if cpus=off shows what jobs with fewer would win"
+                }
+                false => "",
+            };
+            return format!(
+                "CPUs are counted: a job of one GPU has {middle:.0} in the middle, nodes have {each:.1} for each GPU{lack}"
+            );
+        }
+    };
+    format!("CPUs are not counted: {why}")
 }

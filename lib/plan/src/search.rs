@@ -38,6 +38,8 @@ pub struct Options {
     pub seed: u64,
     /// The reaper's windows.
     pub windows: Windows,
+    /// Whether CPUs of nodes are counted, where they are known.
+    pub counts_cpus: bool,
     /// The ways of lending; all, if empty.
     pub candidates: Vec<Candidate>,
     /// How many of them are shown.

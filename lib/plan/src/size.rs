@@ -102,6 +102,7 @@ mod tests {
             limit: None,
             nodes: 1,
             gpus: 1,
+            cpus: 0,
             priority: 0,
             need,
             idle: Vec::new(),

@@ -23,6 +23,7 @@ fn options(candidates: &[&str]) -> Options {
         samples: 6,
         seed: 1,
         windows: Windows::default(),
+        counts_cpus: true,
         candidates: candidates
             .iter()
             .map(|text| Candidate::parse(text).unwrap())
@@ -43,6 +44,7 @@ fn job(number: u32, submit: u64, ran: u64, need: Need) -> Job {
         limit: Some(ran),
         nodes: 1,
         gpus: 1,
+        cpus: 0,
         priority: 0,
         need,
         idle: Vec::new(),
@@ -189,6 +191,7 @@ fn work(random: &mut Rng, jobs: u32, partitions: usize) -> Vec<Work> {
                 priority: random.u64(..3),
                 units,
                 count,
+                cpus: [0, 1, 4, 16][random.usize(..4)],
                 nodes,
                 activity: random.f64(),
                 share: 1.0,
@@ -290,6 +293,7 @@ fn backfill_starts_small_jobs_and_delays_no_job_before_them() {
         priority: 0,
         units,
         count,
+        cpus: 0,
         nodes: 1,
         activity: 0.0,
         share: 1.0,

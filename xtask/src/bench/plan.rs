@@ -109,6 +109,7 @@ impl Planned<'_> {
             priority: 0,
             units,
             count: self.job.gpus,
+            cpus: (units * self.job.gpus * CPUS / (GPUS * 100)).max(1),
             nodes: self.job.nodes,
             activity: 0.0,
             share: 1.0,
@@ -169,8 +170,7 @@ fn possible<'a>(
     model: &Model,
     jobs: &'a [Planned<'a>],
 ) -> Result<Vec<(&'a Planned<'a>, Work)>> {
-    let cluster = Cluster::uniform(NODES, GPUS);
-    let fleet = candidate.fleet(model, &cluster.gpus_by_node())?;
+    let (cluster, fleet) = empty(candidate, model)?;
     let sizes = fleet
         .lendings()
         .get(1)
@@ -182,6 +182,13 @@ fn possible<'a>(
     Ok(started
         .filter_map(|(job, run)| run.as_ref().map(|_| job))
         .collect())
+}
+
+/// The lab as the plan sees it.
+fn empty(candidate: Candidate, model: &Model) -> Result<(Cluster, Fleet)> {
+    let cluster = Cluster::uniform(NODES, GPUS);
+    let fleet = candidate.fleet(model, &cluster.gpus_by_node())?;
+    Ok((cluster, fleet.with_cpus(&[Some(CPUS); NODES as usize])))
 }
 
 fn play(work: &[Work], cluster: &Cluster, fleet: Fleet) -> Outcome {
@@ -208,11 +215,6 @@ fn request(work: &Work) -> String {
     }
 }
 
-/// CPUs on each node, in proportion to GPUs: by them Slurm chooses among nodes.
-fn cpus(work: &Work) -> u32 {
-    (work.units * work.count * CPUS / (GPUS * 100)).max(1)
-}
-
 fn on_slurm(lab: &Lab, jobs: &[(&Planned<'_>, Work)]) -> Result<Vec<Seen>> {
     let begin = Instant::now();
     let mut submitted = Vec::new();
@@ -222,7 +224,7 @@ fn on_slurm(lab: &Lab, jobs: &[(&Planned<'_>, Work)]) -> Result<Vec<Seen>> {
             format!("-t{}", planned.minutes()),
             format!("-N{}", work.nodes),
             format!("-n{}", work.nodes),
-            format!("-c{}", cpus(work)),
+            format!("-c{}", work.cpus),
             request(work),
             format!("--wrap=exec sleep {}", planned.seconds),
         ];
@@ -302,8 +304,7 @@ fn compared(layout: &str, path: &Path, seen: &[Seen], candidate: Candidate) -> R
         })
         .collect();
     let model = Model::named(MODEL).context("no model")?;
-    let cluster = Cluster::uniform(NODES, GPUS);
-    let fleet = candidate.fleet(&model, &cluster.gpus_by_node())?;
+    let (cluster, fleet) = empty(candidate, &model)?;
     let forecast = play(&work, &cluster, fleet);
     let (from, until) = (
         seen.iter().map(|job| job.submit).min().unwrap_or(0),

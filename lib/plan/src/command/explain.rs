@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::PlanError;
 use crate::candidate::{Candidate, Cut};
 use crate::job::{History, Job};
+use crate::place::Request;
 use crate::render::{size, time};
 use crate::search::Options;
 use crate::size;
@@ -78,7 +79,14 @@ fn line(
         .unwrap_or_default();
     let (units, reason) = size::choose(job, &job.need, &sizes, options.rule);
     let compute = fleet
-        .take(0, units, 1)
+        .take(
+            0,
+            Request {
+                units,
+                count: 1,
+                cpus: 0,
+            },
+        )
         .and_then(|held| held.first().map(|one| one.compute))
         .unwrap_or(1.0);
     let part = (compute / f64::from(job.need.share.unwrap_or(1.0).max(0.001))).min(1.0);

@@ -26,6 +26,7 @@ pub(super) fn options(args: &PlanArgs) -> Result<Options, PlanError> {
         samples: args.samples,
         seed: args.seed,
         windows: Windows::default(),
+        counts_cpus: true,
         candidates: candidates.collect::<Result<_, _>>()?,
         best: args.best,
     };
@@ -74,6 +75,7 @@ fn apply(options: &mut Options, change: &str) -> Result<(), PlanError> {
         "reaper.idle" => options.windows.idle = window()?,
         "reaper.never_used" => options.windows.never_used = window()?,
         "layout" => options.candidates = vec![Candidate::parse(value)?],
+        "cpus" if value == "off" => options.counts_cpus = false,
         "margin" => options.rule.margin = value.parse().map_err(|_| wrong())?,
         _ => return Err(wrong()),
     }

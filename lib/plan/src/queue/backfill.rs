@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use super::{MOST_TESTS, Play, Walk, Work};
-use crate::place::Held;
+use crate::place::{Held, Request};
 
 /// When nodes are ready for each kind of request, and the plans of a round.
 pub(super) struct Plans {
-    /// Kind of request of each job: its units and count.
-    kinds: Vec<u16>,
-    requests: Vec<(u32, u32)>,
+    /// Kind of request of each job: its place among the requests.
+    kinds: Vec<u32>,
+    requests: Vec<Request>,
     /// By node and kind: the version of the node for which the time holds, and the time.
     ready: Vec<Vec<(u32, u64)>>,
     versions: Vec<u32>,
@@ -20,13 +20,13 @@ pub(super) struct Plans {
 
 impl Plans {
     pub(super) fn new(work: &[Work], nodes: usize) -> Plans {
-        let mut numbers: HashMap<(u32, u32), u16> = HashMap::new();
+        let mut numbers: HashMap<Request, u32> = HashMap::new();
         let mut requests = Vec::new();
         let mut kinds = Vec::with_capacity(work.len());
         for job in work {
-            let kind = *numbers.entry((job.units, job.count)).or_insert_with(|| {
-                requests.push((job.units, job.count));
-                (requests.len() - 1) as u16
+            let kind = *numbers.entry(job.request()).or_insert_with(|| {
+                requests.push(job.request());
+                (requests.len() - 1) as u32
             });
             kinds.push(kind);
         }
@@ -82,7 +82,7 @@ impl Play<'_> {
         self.plans.clear();
         let mut plans_left = (MOST_TESTS / self.fleet.nodes().max(1)).clamp(1, self.settings.depth);
         // The shortest limit with which a request could not start in this round: a longer one cannot either.
-        let mut failed: HashMap<(usize, u16, u32), u64> = HashMap::new();
+        let mut failed: HashMap<(usize, u32, u32), u64> = HashMap::new();
         let mut started = Vec::new();
         let mut walk = Walk::new(&self.waiting, &mut self.ledger);
         for _ in 0..self.settings.depth {
@@ -118,7 +118,7 @@ impl Play<'_> {
     /// Plans the earliest start of a job, and keeps its nodes for it.
     fn plan(&mut self, job: u32, now: u64, limit: u64) {
         let own = &self.work[job as usize];
-        let kind = usize::from(self.plans.kinds[job as usize]);
+        let kind = self.plans.kinds[job as usize] as usize;
         let mut times: Vec<(u64, usize)> = Vec::new();
         let partitions = self.partitions;
         for node in &partitions[own.partition].nodes {
@@ -149,14 +149,14 @@ impl Play<'_> {
         if known == version {
             return time;
         }
-        let (units, count) = self.plans.requests[kind];
-        let time = match self.fleet.has_room(node, units, count) {
+        let request = self.plans.requests[kind];
+        let time = match self.fleet.has_room(node, request) {
             true => 0,
             false => {
                 self.running[node].sort_unstable_by_key(|running| running.latest);
                 let running = &self.running[node];
                 let ends: Vec<&Held> = running.iter().map(|running| &running.held).collect();
-                let first = self.fleet.ready_after(node, units, count, &ends);
+                let first = self.fleet.ready_after(node, request, &ends);
                 first.map_or(u64::MAX, |number| running[number].latest)
             }
         };

@@ -27,10 +27,12 @@ pub fn read(text: &str) -> Option<Cluster> {
             if gpus == 0 || list == "DEFAULT" {
                 continue;
             }
+            let cpus = cpus(value);
             for name in names.names() {
                 cluster.nodes.push(Node {
                     name: name.clone(),
                     gpus,
+                    cpus,
                 });
             }
         } else if let Some(name) = value("PartitionName").filter(|name| *name != "DEFAULT") {
@@ -66,6 +68,25 @@ pub fn read(text: &str) -> Option<Cluster> {
         }
     }
     (!cluster.nodes.is_empty()).then_some(cluster)
+}
+
+/// The CPUs of a node for jobs: the words of scontrol, then those of slurm.conf.
+fn cpus<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<u32> {
+    let number = |key| value(key).and_then(|text| text.parse::<u32>().ok());
+    let product = || {
+        let threads = number("ThreadsPerCore").unwrap_or(1);
+        let boards = number("Boards").unwrap_or(1);
+        let sockets =
+            number("Sockets").or_else(|| number("SocketsPerBoard")?.checked_mul(boards))?;
+        let cores = sockets.checked_mul(number("CoresPerSocket").unwrap_or(1))?;
+        cores.checked_mul(threads)
+    };
+    let known = ["CPUEfctv", "CPUTot", "CPUs", "Procs"].into_iter();
+    known
+        .filter_map(number)
+        .next()
+        .or_else(product)
+        .filter(|cpus| *cpus > 0)
 }
 
 #[cfg(test)]

@@ -77,6 +77,7 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
             limit: None,
             nodes: 1,
             gpus: pod.num_gpu,
+            cpus: pod.cpu_milli.div_ceil(MILLI),
             priority: 0,
             need: Need {
                 // A pod that asked for a whole GPU needs it, for all that is known.
@@ -141,6 +142,7 @@ pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
         .map(|(number, host)| cluster::Node {
             name: format!("openb{number:04}"),
             gpus: host.gpus,
+            cpus: Some(host.cpu / MILLI),
         })
         .collect();
     let partition = Partition {

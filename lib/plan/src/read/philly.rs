@@ -68,6 +68,7 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
             limit: None,
             nodes,
             gpus: row.num_gpus.div_ceil(nodes),
+            cpus: 0,
             priority: 0,
             need: Need::default(),
             idle: Vec::new(),

@@ -49,6 +49,7 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
             limit: None,
             nodes: 1,
             gpus: 1,
+            cpus: 0,
             priority: 0,
             need: Need {
                 memory_mib: used

@@ -296,6 +296,9 @@ fn job(
         .unwrap_or_default();
     let partition = history.partitions.number(partition);
     let gpus = all_gpus.div_ceil(nodes);
+    let cpus = value::tres(text(Field::Tres)?, "cpu")
+        .and_then(|count| count.parse::<u32>().ok())
+        .unwrap_or(0);
     let list = text(Field::NodeList)?;
     if !list.is_empty() && !list.starts_with("None") {
         let list = history.placed.lists.number(list);
@@ -320,6 +323,7 @@ fn job(
         limit,
         nodes,
         gpus,
+        cpus: cpus / nodes,
         priority: text(Field::Priority)?.parse().unwrap_or(0),
         need,
         idle: Vec::new(),

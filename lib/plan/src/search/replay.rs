@@ -167,6 +167,7 @@ impl<'a> Replay<'a> {
                 priority: job.priority,
                 units,
                 count: job.gpus,
+                cpus: job.cpus,
                 nodes: job.nodes,
                 activity: drawn.need.activity.map_or(1.0, f64::from),
                 share: drawn.need.share.map_or(1.0, f64::from),
@@ -196,6 +197,10 @@ impl<'a> Replay<'a> {
         cluster: &Cluster,
     ) -> Result<Played, LayoutError> {
         let fleet = candidate.fleet(&self.options.model, &cluster.gpus_by_node())?;
+        let fleet = match self.options.counts_cpus {
+            true => fleet.with_cpus(&cluster.cpus_by_node()),
+            false => fleet,
+        };
         let sizes = fleet
             .lendings()
             .get(1)
