@@ -31,7 +31,7 @@ const LATE: f64 = 10.0;
 const SHORTEST: f64 = 2.5;
 
 /// Jobs that hold a slice idle for [`IDLE`]. A busy machine misses samples, and an idle time that was not seen whole
-/// starts anew: the other jobs may all be over before one is ended, these outlast them.
+/// starts again: the other jobs may all be over before one is ended, these outlast them.
 const HOLDERS: usize = 3;
 /// The pause of a holder in seconds. A quiet machine ends the holder after a window.
 const IDLE: f64 = 90.0;
