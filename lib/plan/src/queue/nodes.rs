@@ -22,6 +22,39 @@ struct Set {
 
 /// Takes `wanted` of the nodes with room, whose numbers ascend. None where they are too few.
 pub(super) fn choose(rooms: impl Iterator<Item = Room>, wanted: usize) -> Option<Vec<usize>> {
+    match wanted {
+        1 => one(rooms).map(|node| vec![node]),
+        _ => several(rooms, wanted),
+    }
+}
+
+/// The node for a job of one node: what [`several`] would take, without a list of the sets, as most jobs need one node.
+fn one(rooms: impl Iterator<Item = Room>) -> Option<usize> {
+    let mut best: Option<(u64, Room)> = None;
+    let mut set: Option<(u64, Room)> = None;
+    let mut next = usize::MAX;
+    let less = |best: Option<(u64, Room)>, set: Option<(u64, Room)>| match (best, set) {
+        (Some(best), Some(set)) if set.0 >= best.0 => Some(best),
+        (best, set) => set.or(best),
+    };
+    for room in rooms {
+        let size = u64::from(room.size);
+        set = match set {
+            Some((sum, least)) if room.node == next => {
+                let least = if room.size < least.size { room } else { least };
+                Some((sum + size, least))
+            }
+            _ => {
+                best = less(best, set);
+                Some((size, room))
+            }
+        };
+        next = room.node + 1;
+    }
+    less(best, set).map(|(_, room)| room.node)
+}
+
+fn several(rooms: impl Iterator<Item = Room>, wanted: usize) -> Option<Vec<usize>> {
     let mut sets: Vec<Set> = Vec::new();
     let mut next = None;
     for room in rooms {
@@ -81,6 +114,22 @@ mod tests {
         let later = [(2, 61), (4, 56), (6, 64), (7, 60), (8, 64)];
         assert_eq!(chosen(&later, 1), Some(vec![4]));
         assert_eq!(chosen(&later, 2), Some(vec![6, 7]), "-N2");
+    }
+
+    #[test]
+    fn one_node_is_chosen_as_one_of_several() {
+        let mut random = fastrand::Rng::with_seed(test_seed::seed());
+        for _ in 0..2000 {
+            let mut rooms = Vec::new();
+            for node in 0..random.usize(..12) {
+                if random.bool() {
+                    let size = random.u32(1..6);
+                    rooms.push(Room { node, size });
+                }
+            }
+            let listed = several(rooms.iter().copied(), 1);
+            assert_eq!(choose(rooms.iter().copied(), 1), listed, "{rooms:?}");
+        }
     }
 
     #[test]
