@@ -334,6 +334,19 @@ impl Site {
         )
     }
 
+    /// Resumes drained nodes, as `Lab::drained_nodes` gives them.
+    fn resume(&self, drained: &[String]) -> Result<(), LabError> {
+        for node in drained {
+            let node = node.split(':').next().unwrap_or_default();
+            let name = format!("NodeName={node}");
+            self.lab
+                .command("scontrol")
+                .args(["update", &name, "State=RESUME"])
+                .stdout()?;
+        }
+        Ok(())
+    }
+
     /// Makes one mistake after the other beside a job of another user, on the same or the other node, and reports
     /// each.
     fn make_all<'m>(
@@ -393,14 +406,7 @@ impl Site {
         let drained = self.lab.drained_nodes().unwrap_or_default();
         self.put_back();
         (mistake.mend)(self)?;
-        for node in &drained {
-            let node = node.split(':').next().unwrap_or_default();
-            let name = format!("NodeName={node}");
-            self.lab
-                .command("scontrol")
-                .args(["update", &name, "State=RESUME"])
-                .stdout()?;
-        }
+        self.resume(&drained)?;
         let mended = self.check()?;
         let again = match mistake.job {
             Fate::NotTried => Seen::Slice,
