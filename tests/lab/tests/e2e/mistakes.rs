@@ -334,9 +334,9 @@ impl Site {
         )
     }
 
-    /// Resumes drained nodes, as `Lab::drained_nodes` gives them.
-    fn resume(&self, drained: &[String]) -> Result<(), LabError> {
-        for node in drained {
+    /// Resumes the nodes that are drained.
+    fn resume_drained(&self) -> Result<(), LabError> {
+        for node in self.lab.drained_nodes()? {
             let node = node.split(':').next().unwrap_or_default();
             let name = format!("NodeName={node}");
             self.lab
@@ -406,7 +406,7 @@ impl Site {
         let drained = self.lab.drained_nodes().unwrap_or_default();
         self.put_back();
         (mistake.mend)(self)?;
-        self.resume(&drained)?;
+        self.resume_drained()?;
         let mended = self.check()?;
         let again = match mistake.job {
             Fate::NotTried => Seen::Slice,

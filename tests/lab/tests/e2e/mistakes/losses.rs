@@ -336,7 +336,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
         site.lab.wait("a job gets its slice again", limit, || {
             // slurmctld drains a node ("batch job complete failure") that refuses a job because an earlier job of the
             // same id still ends there (proc_req.c, req.c).
-            site.resume(&site.lab.drained_nodes()?)?;
+            site.resume_drained()?;
             Ok((site.try_job(QUARTER)? == Seen::Slice).then_some(()))
         })?;
         let user = format!("--user={}", site.lab.users()[0].name);
