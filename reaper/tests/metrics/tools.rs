@@ -39,17 +39,9 @@ pub fn program(name: &str) -> Result<PathBuf, DebianError> {
 }
 
 /// A Python with Grafana's types.
-pub fn python() -> Result<PathBuf, String> {
-    let folder = cache().join("grafana");
-    let python = folder.join("bin/python");
-    let import = "import grafana_foundation_sdk";
-    if run(Command::new(&python).args(["-c", import])).is_err() {
-        run(Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&folder))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "-q", GRAFANA_TYPES]))?;
-    }
-    Ok(python)
+pub fn python() -> Result<PathBuf, DebianError> {
+    let programs = debian::python(&cache().join("grafana"), &[GRAFANA_TYPES])?;
+    Ok(programs.join("python"))
 }
 
 /// The output of a program; an error if it fails.

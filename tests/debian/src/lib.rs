@@ -1,6 +1,6 @@
 //! Debian packages that the machine's apt sources do not have: of another release, or of the components contrib and
 //! non-free. They come from the machine's mirror through a private configuration of apt; nothing is installed on the
-//! machine.
+//! machine. And packages of PyPI, in folders of their own.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,10 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
+
+mod python;
+
+pub use python::python;
 
 /// The value of a `Result`; otherwise skips the test with the reason, or fails it where `GPUFRAC_NO_SKIP` is set.
 #[macro_export]

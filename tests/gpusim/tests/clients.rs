@@ -16,34 +16,11 @@ fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
 }
 
-/// A Python with nvidia-ml-py.
-fn python() -> Result<PathBuf, String> {
-    let folder = cache().join("python");
-    let python = folder.join("bin/python");
-    let run = |command: &mut Command| -> Result<(), String> {
-        let output = command
-            .output()
-            .map_err(|error| format!("{command:?}: {error}"))?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(format!("{command:?}: {}", told(&output)))
-        }
-    };
-    if run(Command::new(&python).args(["-c", "import pynvml"])).is_err() {
-        run(Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&folder))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "-q", "nvidia-ml-py"]))?;
-    }
-    Ok(python)
-}
-
 #[test]
 fn nvidia_ml_py() {
-    let python = debian::or_skip!(python());
+    let programs = debian::or_skip!(debian::python(&cache().join("python"), &["nvidia-ml-py"]));
     let node = SimNode::new(&["H100-80", "A30-24", "T4-16"], &["--mig"]);
-    let output = Command::new(python)
+    let output = Command::new(programs.join("python"))
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvidia_ml_py.py"))
         .env("LD_LIBRARY_PATH", node.root().join("lib"))
         .output()

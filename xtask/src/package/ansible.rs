@@ -3,8 +3,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-#[cfg(test)]
-use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -12,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::page::Place;
 use super::site::{HOSTS, Site};
-use crate::cargo::{root, run};
+use crate::cargo::root;
 
 /// The release of Ansible for which the role was written.
 const ANSIBLE: &str = "ansible-core==2.19.*";
@@ -58,13 +56,8 @@ nodes = \"gn01\"
 
 /// Installs Ansible from PyPI in a folder of the build.
 pub(super) fn program() -> Result<PathBuf> {
-    let place = root().join("target/tools/ansible");
-    let program = place.join("bin/ansible-playbook");
-    if !program.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
-        run(Command::new(place.join("bin/pip")).args(["install", "--quiet", ANSIBLE]))?;
-    }
-    Ok(program)
+    let programs = debian::python(&root().join("target/tools/ansible"), &[ANSIBLE])?;
+    Ok(programs.join("ansible-playbook"))
 }
 
 /// The result of a playbook.
@@ -242,19 +235,21 @@ pub(super) fn follow(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Checks that Ansible can read the playbook and the role.
-#[cfg(test)]
-fn syntax(contrib: &Path) -> Result<()> {
-    run(Command::new(program()?)
-        .args(["--syntax-check", "-i"])
-        .arg(contrib.join("inventory.example.yml"))
-        .arg(contrib.join("site.yml"))
-        .stdout(std::process::Stdio::null()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::cargo::run;
+
+    /// Checks that Ansible can read the playbook and the role.
+    fn syntax(contrib: &Path) -> Result<()> {
+        run(Command::new(program()?)
+            .args(["--syntax-check", "-i"])
+            .arg(contrib.join("inventory.example.yml"))
+            .arg(contrib.join("site.yml"))
+            .stdout(std::process::Stdio::null()))
+    }
 
     #[test]
     fn ansible_reads_the_playbook_and_its_role() {

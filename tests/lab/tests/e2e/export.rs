@@ -33,19 +33,8 @@ fn text(bytes: &[u8]) -> String {
 /// A folder with the programs of the readers; None if PyPI cannot be reached.
 fn readers() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients/jobstats-readers");
-    let python = folder.join("bin/python");
-    let install = || {
-        let import = "import job_defense_shield, reportseff";
-        if run(Command::new(&python).args(["-c", import])).is_ok() {
-            return Ok(());
-        }
-        let venv = ["-m", "venv", "--clear"];
-        run(Command::new("python3").args(venv).arg(&folder))?;
-        let pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
-        run(Command::new(&python).args(pip).args(READERS)).map(drop)
-    };
-    match install() {
-        Ok(()) => Some(folder.join("bin")),
+    match debian::python(&folder, &READERS) {
+        Ok(programs) => Some(programs),
         Err(reason) => {
             assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
             eprintln!("skipped: {reason}");
