@@ -16,6 +16,7 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use super::conf::{ConfFile, Place};
 use super::gres_lines::{Gpu, NodeLines, counts};
 use super::propose::Gpus;
+use super::running::Record;
 use super::{Running, Settings};
 use fault::{Fault, Shards, Wrong, WrongLine};
 
@@ -201,7 +202,33 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
             });
         }
     }
+    found.extend(record.and_then(left_drained));
     found
+}
+
+/// The beginnings of the reasons with which gpufrac, and Slurm after a prolog or epilog that failed, drain a node
+/// (`slurmd/req.c`, `slurmctld/proc_req.c`).
+const OF_HOOKS: [&str; 4] = [
+    "gpufrac: ",
+    "Prolog error",
+    "Epilog error",
+    "batch job complete failure",
+];
+
+/// The fault of a node that is out of service until an admin resumes it, even after its cause was removed.
+fn left_drained(record: &Record) -> Option<Fault> {
+    let is_drained = record.get("State")?.contains("DRAIN");
+    let reason = record.get("Reason").filter(|_| is_drained)?;
+    OF_HOOKS
+        .iter()
+        .any(|start| reason.starts_with(start))
+        .then(|| Fault {
+            severity: Severity::Warning,
+            place: NODE_RECORD.into(),
+            wrong: Wrong::LeftDrained {
+                reason: reason.to_owned(),
+            },
+        })
 }
 
 fn place_of(line: Option<&Written<'_>>) -> String {

@@ -90,6 +90,42 @@ fn records(text: &str, first: &str) -> BTreeMap<String, Record> {
                 values.insert(key.to_ascii_lowercase(), value);
             }
         }
+        let record = name.as_ref().and_then(|name| records.get_mut(name));
+        if let (Some(Record(values)), Some(reason)) = (record, reason(line)) {
+            values.insert("reason".to_owned(), reason.to_owned());
+        }
     }
     records
+}
+
+/// `Reason=` of a node, the one value with blanks: it ends before the user and the time, `[root@2026-11-25T00:00:00]`.
+fn reason(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once(" Reason=")?;
+    let signed = |at: &usize| {
+        let until = rest[*at..].split(']').next();
+        until.is_some_and(|signature| signature.contains('@'))
+    };
+    let mut brackets = rest.match_indices(" [").map(|(at, _)| at);
+    Some(brackets.find(signed).map_or(rest, |end| &rest[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_node_is_whole() {
+        for (shown, expected) in [
+            (
+                "NodeName=gn01 State=IDLE+DRAIN Reason=gpufrac: GPU 0 [A100] is off [root@2026-11-25T00:00:00] Comment=x",
+                Some("gpufrac: GPU 0 [A100] is off"),
+            ),
+            ("NodeName=gn01\n   Reason=Prolog error [slurm@2026-11-25T00:00:00]\n", Some("Prolog error")),
+            ("NodeName=gn01 Reason=broken", Some("broken")),
+            ("NodeName=gn01 State=IDLE", None),
+        ] {
+            let running = Running::parse("", shown, "");
+            assert_eq!(running.nodes["gn01"].get("Reason"), expected, "{shown}");
+        }
+    }
 }

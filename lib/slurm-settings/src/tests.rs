@@ -561,3 +561,37 @@ fn a_slurmctld_that_does_not_answer_is_no_slurm_that_is_right() {
     );
     assert!(found[0].fix.contains("munge"), "{found:#?}");
 }
+
+#[test]
+fn a_node_that_a_failed_prolog_drained_is_named_until_it_is_resumed() {
+    let judged = |release: &str, state: &str, reason: &str| {
+        let drained = format!("State={state} Reason={reason} [root@2026-11-25T00:00:00] ");
+        let running = recorded(release, &[PLUGINS[0], PLUGINS[1], ("State=UNKNOWN ", &drained)]);
+        let settings = Settings {
+            files: Some(World::right().files()),
+            running: Some(running),
+            ..Settings::default()
+        };
+        judge(&settings, &pools(POOLS))
+    };
+    for release in RELEASES {
+        for reason in [
+            "gpufrac: GPU 0 is not in MIG mode",
+            "Prolog error",
+            "Epilog error",
+        ] {
+            let found = judged(release, "IDLE+DRAIN", reason);
+            let [finding] = &found[..] else {
+                panic!("{release}: {found:#?}");
+            };
+            assert_eq!(finding.severity, Severity::Warning);
+            let what = format!("gn[01-02] is drained ({reason}): ");
+            assert!(finding.what.starts_with(&what), "{finding:?}");
+            let fix = "scontrol update NodeName=gn[01-02] State=RESUME";
+            assert!(finding.fix.ends_with(fix), "{finding:?}");
+        }
+        // An admin's own reason needs no advice.
+        assert_eq!(judged(release, "IDLE+DRAIN", "new disk"), [], "{release}");
+        assert_eq!(judged(release, "IDLE", "Prolog error"), [], "{release}");
+    }
+}

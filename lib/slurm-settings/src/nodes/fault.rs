@@ -35,6 +35,8 @@ pub(super) enum Wrong {
     },
     /// slurmctld drained the node for this reason.
     Drained { reason: String },
+    /// A prolog or epilog that failed drained the node for this reason.
+    LeftDrained { reason: String },
     /// `AutoDetect=` of gres.conf.
     AutoDetect { how: String },
     /// Devices and shares in gres.conf.
@@ -139,6 +141,12 @@ impl Wrong {
                 ),
                 format!(
                     "compare gres.conf there, restart slurmd, and then: scontrol update NodeName={nodes} State=RESUME"
+                ),
+            ),
+            Wrong::LeftDrained { reason } => (
+                format!("{nodes} is drained ({reason}): no job starts there until it is resumed"),
+                format!(
+                    "remove the cause, which `gpufrac check` on the node names if it is still there, and then: scontrol update NodeName={nodes} State=RESUME"
                 ),
             ),
             Wrong::AutoDetect { how } => (
