@@ -1,5 +1,6 @@
 //! `gpufrac check`: checks the configuration, the machine and Slurm. [`report`] prints the result.
 
+mod reaper;
 mod report;
 
 use std::path::Path;
@@ -46,6 +47,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
         report.lines.extend(check::notes(&node));
         report.findings.extend(check::check(&node));
         report.findings.extend(no_fence());
+        report.findings.extend(reaper::findings(&node));
     }
     let in_use = args.config.config.is_none() && args.slurm_conf.is_none();
     if on_node && in_use {

@@ -12,7 +12,7 @@ use gpufrac_view::{Gpu, Place, Seen, Usage, VERSION};
 
 mod ask;
 pub mod command;
-mod files;
+pub mod files;
 mod map;
 mod own;
 mod text;
@@ -73,6 +73,7 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
         written: now,
         interval: 1,
         build: version::TEXT.clone(),
+        config_sum: None,
         gpus,
     };
     let mut state = NodeState::of(described, Source::Node);

@@ -51,6 +51,8 @@ const ROUNDS_BETWEEN_PURGES: u64 = 360;
 /// The daemon without its loop.
 pub struct Daemon {
     node: Node,
+    /// `Config::sum` of the node's configuration.
+    config_sum: String,
     outside: Outside,
     peers: Peers,
     mail_queue: MailQueue,
@@ -123,6 +125,7 @@ impl Daemon {
             private: None,
             copied: None,
             pools: Vec::new(),
+            config_sum: node.config.sum(),
             node,
             outside,
             state,
@@ -136,6 +139,7 @@ impl Daemon {
     pub fn reload(&mut self, node: Node) {
         self.peers = Peers::new(node.shared.as_deref(), &node.name);
         self.outside.sampler.reload(&node);
+        self.config_sum = node.config.sum();
         self.node = node;
         for watched in self.watched.values_mut() {
             watched.refused = None;

@@ -3,7 +3,7 @@
 
 pub mod check;
 mod inspect;
-mod unit;
+pub mod unit;
 
 use std::path::PathBuf;
 

@@ -470,3 +470,27 @@ fn check_names_locks_and_records_that_others_could_change() {
     fs::remove_dir_all(world.root().join("state")).unwrap();
     world.look().ok();
 }
+
+#[test]
+fn check_names_an_instance_that_was_destroyed_under_its_job() {
+    let Some(world) = ready() else { return };
+    let (one, two) = (job(1, 0, 25), job(2, 1, 50));
+    for job in [one, two] {
+        world.slurm_knows(job);
+        world.prolog(job).ok();
+    }
+    world.look().ok();
+    let leases = world.leases();
+    let lost = leases.iter().find(|lease| lease.job_id.0 == one.id).unwrap();
+    let gi_id = lost.slice.mig().unwrap().instance.as_ref().unwrap().gi_id;
+    world.on_gpu(|gpu| gpu.instances.retain(|instance| instance.id != gi_id));
+    let said = world
+        .look()
+        .says("job 1: its MIG instance on GPU 0 2g.20gb at")
+        .says("`scontrol requeue 1`");
+    assert_eq!(said.code, Some(1));
+    assert!(!said.stderr.contains("job 2"), "{}", said.stderr);
+    // The way out.
+    world.epilog(one).ok();
+    world.look().ok();
+}

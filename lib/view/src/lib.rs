@@ -35,6 +35,10 @@ pub struct Node {
     pub interval: u32,
     /// `gpufrac --version` of the writer.
     pub build: String,
+    /// The checksum of the writer's configuration (`Config::sum`), which files of the same build alone have in common; None in
+    /// files of earlier builds, and where no daemon wrote the view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_sum: Option<String>,
     /// The GPUs of pools, by index.
     pub gpus: Vec<Gpu>,
 }

@@ -30,6 +30,7 @@ impl Daemon {
             written: self.outside.clock.unix_now(),
             interval: u32::try_from(interval).unwrap_or(u32::MAX),
             build: version::TEXT.clone(),
+            config_sum: Some(self.config_sum.clone()),
             gpus: self.gpus_of_pools(),
         }
     }

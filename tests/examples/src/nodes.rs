@@ -107,6 +107,7 @@ impl World {
             written: NOW - if is_stale { 900 } else { self.dice.throw(10) },
             interval: 10,
             build: "0.1.0".to_owned(),
+            config_sum: None,
             gpus,
         }
     }

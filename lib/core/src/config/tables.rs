@@ -1,6 +1,7 @@
 //! The values of the file's tables.
 
 use crate::count_name::CountName;
+use crate::crc64::crc64;
 use crate::fraction::Fraction;
 use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::MenuEntry;
@@ -137,6 +138,12 @@ impl Config {
     /// The checksum of the pools, to compare them with those of another host.
     pub fn pools_sum(&self) -> PoolsSum {
         PoolsSum::of(&self.pools, &self.count_name)
+    }
+
+    /// The checksum of all values, by which programs of one build compare their configurations. Comments and the order
+    /// of keys do not change it.
+    pub fn sum(&self) -> String {
+        format!("{:016x}", crc64(format!("{self:?}").as_bytes()))
     }
 
     /// The pool with this name.

@@ -433,3 +433,14 @@ fn windows_that_nobody_named_make_room_for_warnings() {
     assert_eq!((general.finished, general.over_share), (hours(2), hours(2)));
     assert_eq!((general.never_used, general.idle), (hours(2), hours(4)));
 }
+
+#[test]
+fn the_checksum_of_a_configuration_covers_its_values_alone() {
+    let text = include_str!("../../../../etc/gpufrac.toml");
+    let sum = |text: &str| Config::parse(text, "gpufrac.toml").unwrap().sum();
+    let own = sum(text);
+    assert_eq!(sum(&format!("# a comment\n{text}")), own);
+    let (from, to) = ("version = 1\n", "version = 1\n[report]\ncurrency = \"EUR\"\n");
+    assert!(text.contains(from), "{text}");
+    assert_ne!(sum(&text.replacen(from, to, 1)), own);
+}

@@ -8,7 +8,6 @@ use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
-use gpufrac_core::policy::Mode;
 
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::memory_limit;
@@ -18,9 +17,9 @@ use crate::mps::version;
 use crate::node::Node;
 use crate::setup::inspect::{self, Difference, Machine};
 use crate::setup::unit;
-use crate::slice::unleased::{self, CleanError};
+use crate::slice::reconcile::place;
+use crate::slice::unleased::{self, CleanError, Unleased};
 use crate::state::leases::{SETUP, StoreError};
-use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
 use crate::state::{private, usage};
 use gpufrac_host::files::{FileError, RootDir};
@@ -79,7 +78,7 @@ pub fn check(node: &Node) -> Vec<Finding> {
     if !node.has_pools() {
         return found;
     }
-    found.extend(unit::not_enabled(Path::new("/")));
+    found.extend(unit::NODE_SETUP.not_enabled(Path::new("/")));
     let record = match NodeRecord::read(&node.run) {
         Ok(record) => Some(record),
         Err(RecordError::File(error)) => {
@@ -103,7 +102,6 @@ pub fn check(node: &Node) -> Vec<Finding> {
                 if let Err(error) = locks.check_private() {
                     of_file(&error, &mut found);
                 }
-                found.extend(no_reaper(node, &locks));
             }
             Err(error) => of_file(&error, &mut found),
         }
@@ -157,25 +155,6 @@ fn without_lists(node: &Node) -> Vec<Finding> {
         )
     };
     refused.map(finding).collect()
-}
-
-/// The finding that the configured daemon does not run.
-fn no_reaper(node: &Node, locks: &Locks) -> Option<Finding> {
-    let reaper = &node.config.reaper;
-    let rules = reaper.rules.iter().map(|rule| &rule.policy);
-    let mut policies = rules.chain([&reaper.general]);
-    if !reaper.is_written || policies.all(|policy| policy.mode == Mode::Off) {
-        return None;
-    }
-    let what = match locks.daemon_runs() {
-        Ok(true) => return None,
-        Ok(false) => "gpufrac-reaperd does not run, and gpufrac.toml has [reaper]: nobody looks for idle slices here".to_owned(),
-        Err(error) => format!("whether gpufrac-reaperd runs cannot be seen: {error}"),
-    };
-    Some(Finding::of_machine(
-        what,
-        "`systemctl enable --now gpufrac-reaperd`, and `journalctl -u gpufrac-reaperd` says why it ended; a site that does not want it sets mode = \"off\" in [reaper]",
-    ))
 }
 
 fn gpus(
@@ -251,7 +230,7 @@ fn one_gpu(
     let differences = inspect::differences(gpu, device, machine.known_geometry(gpu))?;
     let may_have_instances = device.pool.mechanism.uses_mig() && gpu.mig_mode()? == MigMode::On;
     if may_have_instances && differences.is_empty() {
-        found.extend(unleased(machine.node, gpu)?);
+        found.extend(instances(machine.node, gpu)?);
     }
     for difference in differences {
         match difference {
@@ -266,19 +245,43 @@ fn one_gpu(
     Ok(())
 }
 
-/// The instances without a lease. If a lease cannot be read they are not known, and the lease is reported instead.
-fn unleased(node: &Node, gpu: &Gpu<'_>) -> Result<Vec<Finding>, NvmlError> {
+/// The instances without a lease, and the leases without their instance. If a lease cannot be read they are not known,
+/// and the lease is reported instead.
+fn instances(node: &Node, gpu: &Gpu<'_>) -> Result<Vec<Finding>, NvmlError> {
     let Ok(store) = node.leases() else {
         return Ok(Vec::new());
     };
-    match unleased::find(gpu, &gpu.geometry()?, &store) {
-        Ok(found) => Ok(found
+    let geometry = gpu.geometry()?;
+    let compared = || -> Result<Vec<Finding>, CleanError> {
+        let lost = unleased::lost(gpu, &geometry, &store)?;
+        let unleased = unleased::find(gpu, &geometry, &store)?;
+        let of_machine = |it: &Unleased| Finding::of_machine(it, unleased::FIX);
+        Ok(lost
             .iter()
-            .map(|it| Finding::of_machine(it, unleased::FIX))
-            .collect()),
+            .map(of_lost)
+            .chain(unleased.iter().map(of_machine))
+            .collect())
+    };
+    match compared() {
         Err(CleanError::Nvml(error)) => Err(error),
-        Err(_) => Ok(Vec::new()),
+        other => Ok(other.unwrap_or_default()),
     }
+}
+
+/// The finding about a lease whose instance another program destroyed.
+fn of_lost(lease: &Lease) -> Finding {
+    Finding::of_machine(
+        format!(
+            "job {}: its MIG instance on {} is gone, and was not destroyed by gpufrac: CUDA fails in the job",
+            lease.job_id,
+            place(lease)
+        ),
+        format!(
+            "keep other tools from destroying instances (`nvidia-smi mig -dgi`, nvidia-mig-manager, a reset of the GPU); \
+             `scontrol requeue {0}`, or `scancel {0}`: its epilog removes the lease",
+            lease.job_id
+        ),
+    )
 }
 
 /// Findings about the program of the control daemon, its capabilities, and the daemons that should run.

@@ -1,12 +1,31 @@
-//! Whether systemd runs node-setup at boot. The placeholders are in /dev, so a reboot removes them, and slurmd does not
-//! start without them.
+//! Whether systemd starts a unit of gpufrac at boot.
 
 use std::fs;
 use std::path::Path;
 
 use gpufrac_core::finding::{Finding, Severity};
 
-const UNIT: &str = "gpufrac-node-setup.service";
+/// A unit of gpufrac.
+#[derive(Debug, Clone, Copy)]
+pub struct Unit {
+    /// Its name without `.service`.
+    name: &'static str,
+    /// The state of the node after a reboot without it.
+    without: &'static str,
+}
+
+/// The placeholders are in /dev, so a reboot removes them.
+pub const NODE_SETUP: Unit = Unit {
+    name: "gpufrac-node-setup",
+    without: "there are no placeholders, and slurmd does not start",
+};
+
+/// The daemon.
+pub const REAPERD: Unit = Unit {
+    name: "gpufrac-reaperd",
+    without: "nobody looks for idle slices",
+};
+
 /// The folders of units, and of links to enabled units, below the root (`systemd.unit(5)`).
 const UNITS: [&str; 4] = [
     "etc/systemd/system",
@@ -15,30 +34,35 @@ const UNITS: [&str; 4] = [
     "lib/systemd/system",
 ];
 
-/// A warning if the unit is installed and not enabled. A site without the unit runs node-setup in its own way.
-pub(super) fn not_enabled(root: &Path) -> Option<Finding> {
-    let folders = UNITS.map(|folder| root.join(folder));
-    let is_installed = folders.iter().any(|folder| folder.join(UNIT).exists());
-    if !is_installed || folders.iter().any(|folder| is_wanted(folder)) {
-        return None;
+impl Unit {
+    /// A warning if the unit is installed below `root` and not enabled. A site without the unit starts the program in
+    /// its own way.
+    pub fn not_enabled(self, root: &Path) -> Option<Finding> {
+        let Unit { name, without } = self;
+        let file = format!("{name}.service");
+        let folders = UNITS.map(|folder| root.join(folder));
+        let is_installed = folders.iter().any(|folder| folder.join(&file).exists());
+        if !is_installed || folders.iter().any(|folder| is_wanted(folder, &file)) {
+            return None;
+        }
+        Some(Finding {
+            severity: Severity::Warning,
+            ..Finding::of_machine(
+                format!("{name} is not enabled: after a reboot {without}"),
+                format!("`systemctl enable {name}`"),
+            )
+        })
     }
-    Some(Finding {
-        severity: Severity::Warning,
-        ..Finding::of_machine(
-            "gpufrac-node-setup is not enabled: after a reboot there are no placeholders, and slurmd does not start",
-            "`systemctl enable gpufrac-node-setup`",
-        )
-    })
 }
 
 /// Whether another unit wants or requires it: a link in `slurmd.service.requires`, for example.
-fn is_wanted(folder: &Path) -> bool {
+fn is_wanted(folder: &Path, unit: &str) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut of_others = entries.map(|entry| entry.path()).filter(|path| {
         let end = path.extension().unwrap_or_default();
         end == "wants" || end == "requires"
     });
-    of_others.any(|links| links.join(UNIT).symlink_metadata().is_ok())
+    of_others.any(|links| links.join(unit).symlink_metadata().is_ok())
 }
 
 #[cfg(test)]
@@ -48,7 +72,8 @@ mod tests {
     #[test]
     fn a_unit_that_is_not_enabled_is_named() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(not_enabled(root.path()), None);
+        let not_enabled = |unit: Unit| unit.not_enabled(root.path());
+        assert!(not_enabled(NODE_SETUP).is_none());
         let put = |name: &str| {
             let path = root.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -56,10 +81,13 @@ mod tests {
         };
         put("usr/lib/systemd/system/gpufrac-node-setup.service");
         put("etc/systemd/system/multi-user.target.wants/slurmd.service");
-        let found = not_enabled(root.path()).unwrap();
+        let found = not_enabled(NODE_SETUP).unwrap();
         assert_eq!(found.severity, Severity::Warning);
-        assert!(found.fix.contains("systemctl enable"), "{found:?}");
+        assert_eq!(found.fix, "`systemctl enable gpufrac-node-setup`");
+        assert!(not_enabled(REAPERD).is_none(), "it is not installed");
         put("etc/systemd/system/slurmd.service.requires/gpufrac-node-setup.service");
-        assert_eq!(not_enabled(root.path()), None);
+        assert!(not_enabled(NODE_SETUP).is_none());
+        put("usr/lib/systemd/system/gpufrac-reaperd.service");
+        assert!(not_enabled(REAPERD).is_some());
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::ids::GpuIndex;
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_nvml::{Gpu, Instance, MigMode, NvmlError, Session};
 
 use crate::gpu::capability_files::CapsError;
@@ -144,6 +144,32 @@ fn names(lease: &Lease, instance: &Instance) -> bool {
         let known = mig.instance.as_ref();
         same_place && known.is_none_or(|known| known.gi_id == instance.gi_id)
     })
+}
+
+/// The active leases of a GPU whose instance does not exist any more: another program than gpufrac destroyed it under
+/// its job. The GPU need not be locked: leases that an epilog is ending are recognised by a second reading.
+///
+/// # Errors
+/// The driver does not answer, or a lease cannot be read.
+pub fn lost(
+    gpu: &Gpu<'_>,
+    geometry: &Geometry,
+    store: &LeaseStore,
+) -> Result<Vec<Lease>, CleanError> {
+    let mut active = store.of_gpu(&gpu.uuid)?;
+    active.retain(|lease| lease.state == LeaseState::Active && lease.slice.mig().is_some());
+    if active.is_empty() {
+        return Ok(Vec::new());
+    }
+    let instances = gpu.instances(geometry)?;
+    let mut lost = Vec::new();
+    for lease in active {
+        let is_there = instances.iter().any(|instance| names(&lease, instance));
+        if !is_there && store.again(&lease)?.as_ref() == Some(&lease) {
+            lost.push(lease);
+        }
+    }
+    Ok(lost)
 }
 
 /// Destroys an instance without a lease that no process uses. Returns whether it still existed.

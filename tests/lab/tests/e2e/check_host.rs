@@ -219,6 +219,14 @@ fn unleased_instances_are_shown_and_destroyed_and_those_of_jobs_stay() -> Result
         Ok((code == 0).then_some(err))
     })?;
     assert_eq!(err.matches("destroyed").count(), 2, "{err}");
+    let (code, err) = run(&["check"])?;
+    assert!(
+        code == 1 && err.contains("is drained (gpufrac: ") && err.contains("State=RESUME"),
+        "{code}: {err}"
+    );
+    lab.command("scontrol")
+        .args(["update", &format!("nodename={node}"), "state=resume"])
+        .stdout()?;
     // slurmctld may still be ending the job's first start.
     let mut last = String::new();
     let clean = lab.wait("`check` has no error", Duration::from_secs(10), || {
@@ -227,9 +235,6 @@ fn unleased_instances_are_shown_and_destroyed_and_those_of_jobs_stay() -> Result
         Ok((code == 0).then_some(()))
     });
     assert!(clean.is_ok(), "{last}");
-    lab.command("scontrol")
-        .args(["update", &format!("nodename={node}"), "state=resume"])
-        .stdout()?;
     lab.command("scontrol")
         .args(["release", &job.to_string()])
         .run()?;

@@ -128,6 +128,38 @@ pub(super) const MISTAKES: &[Mistake] = &[
         clean(site)
     }),
     Mistake::new(
+        "an instance destroyed by hand under its job",
+        |site| {
+            let job = start_job(site)?;
+            let instance = site.lab.slice(site.node(), job)?.instance;
+            let name = format!("{}/{}", instance.gpu, instance.id);
+            let args = ["destroy", "--force", &name];
+            site.lab.gpusim(site.node(), &args).map(drop)
+        },
+        &[
+            "its MIG instance on GPU ",
+            "is gone, and was not destroyed by gpufrac",
+            "`scancel ",
+        ],
+        Fate::Slice,
+    )
+    .mended(end_jobs),
+    Mistake::new(
+        "a node that was not resumed after its cause was removed",
+        |site| {
+            let reason = "Reason=gpufrac: GPU 0 is not in MIG mode";
+            let name = format!("NodeName={}", site.node());
+            let args = ["update", &name, "State=DRAIN", reason];
+            site.lab.command("scontrol").args(args).stdout().map(drop)
+        },
+        &[
+            "is drained (gpufrac: GPU 0 is not in MIG mode): ",
+            "State=RESUME",
+        ],
+        Fate::SliceOrNone,
+    )
+    .warned(),
+    Mistake::new(
         "the locks of a node removed",
         |site| {
             let locks = site.lab.folder().run(site.node()).join("locks");

@@ -1,0 +1,134 @@
+//! Whether gpufrac-reaperd runs on this node, works, and is the installed build with the current configuration.
+
+use std::path::Path;
+
+use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::policy::Mode;
+use gpufrac_node::node::{Node, now_unix};
+use gpufrac_node::setup::unit;
+use gpufrac_node::version;
+use gpufrac_view::Node as View;
+
+use crate::status::files;
+
+/// Seconds after which a daemon without a sign of life hangs. A round waits for the driver, and prologs have the driver
+/// first.
+const LONGEST_ROUND: u64 = 300;
+
+/// The findings about the daemon; none on a node where gpufrac.toml does not ask for one. The locks of the node are
+/// root's, so the check needs root.
+pub fn findings(node: &Node) -> Vec<Finding> {
+    if !nix::unistd::geteuid().is_root() || !is_wanted(node) {
+        return Vec::new();
+    }
+    // A missing folder of locks is a finding of its own.
+    let Ok(locks) = node.locks() else {
+        return Vec::new();
+    };
+    match locks.daemon_runs() {
+        Ok(true) => {
+            let view = files::own(node);
+            let of_view = view.and_then(|view| of_running(&view, &node.config.sum(), now_unix()));
+            let at_boot = unit::REAPERD.not_enabled(Path::new("/"));
+            of_view.into_iter().chain(at_boot).collect()
+        }
+        Ok(false) => vec![stopped(
+            "gpufrac-reaperd does not run, and gpufrac.toml has [reaper]: nobody looks for idle slices here".to_owned(),
+        )],
+        Err(error) => vec![stopped(format!(
+            "whether gpufrac-reaperd runs cannot be seen: {error}"
+        ))],
+    }
+}
+
+/// Whether the configuration has a policy for idle slices.
+fn is_wanted(node: &Node) -> bool {
+    let reaper = &node.config.reaper;
+    let rules = reaper.rules.iter().map(|rule| &rule.policy);
+    let mut policies = rules.chain([&reaper.general]);
+    reaper.is_written && policies.any(|policy| policy.mode != Mode::Off)
+}
+
+fn stopped(what: String) -> Finding {
+    Finding::of_machine(
+        what,
+        "`systemctl enable --now gpufrac-reaperd`, and `journalctl -u gpufrac-reaperd` says why it ended; a site that does not want it sets mode = \"off\" in [reaper]",
+    )
+}
+
+/// The finding about a daemon that runs, by the file that it writes in each round.
+fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
+    let age = now.saturating_sub(view.written);
+    if view.is_stale(now) && age > LONGEST_ROUND {
+        return Some(Finding::of_machine(
+            format!("gpufrac-reaperd has not finished a round for {age} s: it hangs, or cannot write to its folder"),
+            "`journalctl -u gpufrac-reaperd` has its last words; `systemctl restart gpufrac-reaperd`",
+        ));
+    }
+    let warning = |what: String, fix: &str| Finding {
+        severity: Severity::Warning,
+        ..Finding::of_machine(what, fix)
+    };
+    let own = version::TEXT.as_str();
+    if view.build != own {
+        return Some(warning(
+            format!("gpufrac-reaperd runs as build {}, and {own} is installed", view.build),
+            "`systemctl restart gpufrac-reaperd`",
+        ));
+    }
+    let read = view.config_sum.as_ref()?;
+    (read != config_sum).then(|| {
+        warning(
+            "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node".to_owned(),
+            "`systemctl reload gpufrac-reaperd`",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_view::VERSION;
+
+    use super::*;
+
+    const NOW: u64 = 1_790_000_000;
+
+    fn view() -> View {
+        View {
+            version: VERSION,
+            node: "gn01".to_owned(),
+            written: NOW - 5,
+            interval: 10,
+            build: version::TEXT.clone(),
+            config_sum: Some("0123".to_owned()),
+            gpus: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_or_is_not_up_to_date_is_named() {
+        let found = |view: &View, now: u64| of_running(view, "0123", now);
+        assert_eq!(found(&view(), NOW), None);
+        // One slow round.
+        assert_eq!(found(&view(), NOW + LONGEST_ROUND - 6), None);
+        let hangs = found(&view(), NOW + LONGEST_ROUND).unwrap();
+        assert_eq!(hangs.severity, Severity::Error);
+        assert!(hangs.what.contains("for 305 s"), "{hangs:?}");
+        let older = View {
+            build: "0.0.9".to_owned(),
+            ..view()
+        };
+        let restart = found(&older, NOW).unwrap();
+        assert_eq!(restart.severity, Severity::Warning);
+        assert!(restart.fix.contains("restart"), "{restart:?}");
+        // A build before this file had the checksum.
+        let silent = View {
+            config_sum: None,
+            ..view()
+        };
+        assert_eq!(found(&silent, NOW), None);
+        let reload = of_running(&view(), "4567", NOW).unwrap();
+        assert_eq!(reload.severity, Severity::Warning);
+        assert!(reload.fix.contains("reload"), "{reload:?}");
+    }
+}
