@@ -61,7 +61,9 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
     let age = now.saturating_sub(view.written);
     if view.is_stale(now) && age > LONGEST_ROUND {
         return Some(Finding::of_machine(
-            format!("gpufrac-reaperd has not finished a round for {age} s: it hangs, or cannot write to its folder"),
+            format!(
+                "gpufrac-reaperd has not finished a round for {age} s: it hangs, or cannot write to its folder"
+            ),
             "`journalctl -u gpufrac-reaperd` has its last words; `systemctl restart gpufrac-reaperd`",
         ));
     }
@@ -72,14 +74,18 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
     let own = version::TEXT.as_str();
     if view.build != own {
         return Some(warning(
-            format!("gpufrac-reaperd runs as build {}, and {own} is installed", view.build),
+            format!(
+                "gpufrac-reaperd runs as build {}, and {own} is installed",
+                view.build
+            ),
             "`systemctl restart gpufrac-reaperd`",
         ));
     }
     let read = view.config_sum.as_ref()?;
     (read != config_sum).then(|| {
         warning(
-            "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node".to_owned(),
+            "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node"
+                .to_owned(),
             "`systemctl reload gpufrac-reaperd`",
         )
     })

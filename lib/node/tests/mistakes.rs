@@ -481,7 +481,10 @@ fn check_names_an_instance_that_was_destroyed_under_its_job() {
     }
     world.look().ok();
     let leases = world.leases();
-    let lost = leases.iter().find(|lease| lease.job_id.0 == one.id).unwrap();
+    let lost = leases
+        .iter()
+        .find(|lease| lease.job_id.0 == one.id)
+        .unwrap();
     let gi_id = lost.slice.mig().unwrap().instance.as_ref().unwrap().gi_id;
     world.on_gpu(|gpu| gpu.instances.retain(|instance| instance.id != gi_id));
     let said = world

@@ -1260,3 +1260,27 @@ fn limits_in_unknown_words_are_a_warning() {
     world.epilog(one).ok();
     world.check(&[]);
 }
+
+#[test]
+fn check_names_a_compute_mode_that_was_changed_under_jobs() {
+    for (kind, right, wrong) in [
+        (Kind::MpsShared, "EXCLUSIVE_PROCESS", DEFAULT),
+        (Kind::Timeslice, "DEFAULT", PROHIBITED),
+    ] {
+        let Some(world) = ready(kind, STANDIN) else {
+            return;
+        };
+        let one = job(1, 0, 25);
+        world.prolog(one).ok();
+        world.look().ok();
+        let before = world.compute_mode(0);
+        world.set_mode(wrong);
+        let fix = format!("`nvidia-smi -i 0 -c {right}`");
+        let said = world.look().says("is in compute mode ").says(&fix);
+        assert_eq!(said.code, Some(1));
+        world.set_mode(before);
+        world.look().ok();
+        world.epilog(one).ok();
+        assert_eq!(world.compute_mode(0), DEFAULT);
+    }
+}

@@ -120,7 +120,10 @@ mod tests {
                 "NodeName=gn01 State=IDLE+DRAIN Reason=gpufrac: GPU 0 [A100] is off [root@2026-11-25T00:00:00] Comment=x",
                 Some("gpufrac: GPU 0 [A100] is off"),
             ),
-            ("NodeName=gn01\n   Reason=Prolog error [slurm@2026-11-25T00:00:00]\n", Some("Prolog error")),
+            (
+                "NodeName=gn01\n   Reason=Prolog error [slurm@2026-11-25T00:00:00]\n",
+                Some("Prolog error"),
+            ),
             ("NodeName=gn01 Reason=broken", Some("broken")),
             ("NodeName=gn01 State=IDLE", None),
         ] {

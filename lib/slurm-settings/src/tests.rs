@@ -566,7 +566,10 @@ fn a_slurmctld_that_does_not_answer_is_no_slurm_that_is_right() {
 fn a_node_that_a_failed_prolog_drained_is_named_until_it_is_resumed() {
     let judged = |release: &str, state: &str, reason: &str| {
         let drained = format!("State={state} Reason={reason} [root@2026-11-25T00:00:00] ");
-        let running = recorded(release, &[PLUGINS[0], PLUGINS[1], ("State=UNKNOWN ", &drained)]);
+        let running = recorded(
+            release,
+            &[PLUGINS[0], PLUGINS[1], ("State=UNKNOWN ", &drained)],
+        );
         let settings = Settings {
             files: Some(World::right().files()),
             running: Some(running),

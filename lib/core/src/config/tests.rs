@@ -440,7 +440,10 @@ fn the_checksum_of_a_configuration_covers_its_values_alone() {
     let sum = |text: &str| Config::parse(text, "gpufrac.toml").unwrap().sum();
     let own = sum(text);
     assert_eq!(sum(&format!("# a comment\n{text}")), own);
-    let (from, to) = ("version = 1\n", "version = 1\n[report]\ncurrency = \"EUR\"\n");
+    let (from, to) = (
+        "version = 1\n",
+        "version = 1\n[report]\ncurrency = \"EUR\"\n",
+    );
     assert!(text.contains(from), "{text}");
     assert_ne!(sum(&text.replacen(from, to, 1)), own);
 }

@@ -3,6 +3,9 @@
 //! A shared MPS control daemon needs EXCLUSIVE_PROCESS, so that no program bypasses it. The earlier mode is first
 //! written to `<run>/modes`, and restored when the last lease of the GPU is removed.
 
+use gpufrac_core::fraction::Units;
+use gpufrac_core::lease::Lease;
+
 use crate::gpu::locked::LockedGpu;
 use crate::node::{Node, class_of_file};
 use gpufrac_host::files::{FileError, RootDir};
@@ -35,6 +38,29 @@ const WORDS: [(ComputeMode, &str); 4] = [
     (ComputeMode::Prohibited, "prohibited"),
     (ComputeMode::ExclusiveProcess, "exclusive_process"),
 ];
+
+/// The mode that a share needs; None for a MIG instance and a whole GPU, which use the mode of the site.
+pub fn of_share(lease: &Lease) -> Option<ComputeMode> {
+    if lease.slice.mig().is_some() || lease.units >= Units::WHOLE {
+        return None;
+    }
+    let has_shared_daemon = lease.slice.mps().is_some_and(|mps| !mps.private);
+    Some(match has_shared_daemon {
+        // No program may bypass the daemon.
+        true => ComputeMode::ExclusiveProcess,
+        false => ComputeMode::Default,
+    })
+}
+
+/// The compute mode as `nvidia-smi -c` takes it.
+pub fn name_of(mode: ComputeMode) -> &'static str {
+    match mode {
+        ComputeMode::Default => "DEFAULT",
+        ComputeMode::ExclusiveThread => "EXCLUSIVE_THREAD",
+        ComputeMode::Prohibited => "PROHIBITED",
+        ComputeMode::ExclusiveProcess => "EXCLUSIVE_PROCESS",
+    }
+}
 
 fn folder(node: &Node) -> Result<RootDir, FileError> {
     RootDir::create(&node.run.join("modes"), 0o755).map(|(dir, _)| dir)

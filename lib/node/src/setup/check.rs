@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
+use gpufrac_core::fraction::Units;
 use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
 
 use crate::gpu::capability_files::CapsError;
+use crate::gpu::compute_mode;
 use crate::gpu::memory_limit;
 use crate::mps::daemon::{Health, Server};
 use crate::mps::tenants;
@@ -23,7 +25,7 @@ use crate::state::leases::{SETUP, StoreError};
 use crate::state::record::{NodeRecord, RecordError};
 use crate::state::{private, usage};
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+use gpufrac_nvml::{ComputeMode, Gpu, MigMode, NvmlError, Session};
 
 /// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
 /// each.
@@ -227,6 +229,7 @@ fn one_gpu(
     found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     found.extend(inspect::library(device));
+    found.extend(wrong_mode(machine.node, gpu, device.pool)?);
     let differences = inspect::differences(gpu, device, machine.known_geometry(gpu))?;
     let may_have_instances = device.pool.mechanism.uses_mig() && gpu.mig_mode()? == MigMode::On;
     if may_have_instances && differences.is_empty() {
@@ -243,6 +246,51 @@ fn one_gpu(
         }
     }
     Ok(())
+}
+
+/// The finding about a compute mode in which the jobs on a GPU cannot compute, or can bypass their control daemon. The
+/// prolog of the first share sets the mode that shares need.
+fn wrong_mode(node: &Node, gpu: &Gpu<'_>, pool: &Pool) -> Result<Option<Finding>, NvmlError> {
+    let mode = gpu.compute_mode()?;
+    let leases = node.leases().and_then(|store| store.of_gpu(&gpu.uuid));
+    // Leases that cannot be read are reported elsewhere.
+    let leases = leases.unwrap_or_default();
+    let mut active = leases.iter().filter(|it| it.state == LeaseState::Active);
+    let needed = active.find_map(compute_mode::of_share);
+    let (needed, then) = match (needed, mode) {
+        (Some(needed), mode) if needed == mode => return Ok(None),
+        (Some(ComputeMode::ExclusiveProcess), _) => (
+            ComputeMode::ExclusiveProcess,
+            "programs of its jobs can bypass the MPS control daemon, and its limits",
+        ),
+        (Some(needed), _) => (
+            needed,
+            "programs of its jobs keep each other from computing",
+        ),
+        (None, ComputeMode::Prohibited) if keeps_mode(pool) => (
+            ComputeMode::Default,
+            "CUDA fails in each job that gets a MIG instance or the whole GPU",
+        ),
+        (None, _) => return Ok(None),
+    };
+    let finding = Finding::of_machine(
+        format!(
+            "{gpu} is in compute mode {}: {then}",
+            compute_mode::name_of(mode)
+        ),
+        format!(
+            "`nvidia-smi -i {} -c {}`, and take what sets it out of boot scripts",
+            gpu.index,
+            compute_mode::name_of(needed)
+        ),
+    );
+    Ok(Some(finding))
+}
+
+/// Whether jobs of a pool compute in the mode that they find.
+fn keeps_mode(pool: &Pool) -> bool {
+    let mut sizes = pool.layout.menu.iter();
+    pool.mechanism.uses_mig() || sizes.any(|size| size.units >= Units::WHOLE)
 }
 
 /// The instances without a lease, and the leases without their instance. If a lease cannot be read they are not known,

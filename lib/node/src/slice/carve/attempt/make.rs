@@ -1,10 +1,9 @@
 //! Creates the slice of a lease, and undoes it.
 
-use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::Occupied;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice};
-use gpufrac_nvml::{ComputeMode, Gpu, NvmlError};
+use gpufrac_nvml::{Gpu, NvmlError};
 
 use super::{Attempt, Cut};
 use crate::gpu::compute_mode;
@@ -125,13 +124,7 @@ impl Attempt<'_> {
                 }
             }
             reached("carve.caps_granted");
-        } else if lease.units < Units::WHOLE {
-            let alone = lease.slice.mps().is_some_and(|mps| !mps.private);
-            let mode = match alone {
-                // No program may bypass the daemon.
-                true => ComputeMode::ExclusiveProcess,
-                false => ComputeMode::Default,
-            };
+        } else if let Some(mode) = compute_mode::of_share(lease) {
             let first = self.others(locked)?.is_empty();
             compute_mode::hold(locked, mode, first)?;
             reached("carve.mode_held");
