@@ -369,6 +369,13 @@ impl Host<'_> {
         match script::ending(&text, program) {
             Some(Ending::Lost(line)) => wrong.push(with(Wrong::StatusLost(program, line))),
             Some(Ending::Unsure(line)) => wrong.push(with(Wrong::StatusUnsure(program, line))),
+            Some(Ending::Hurried(line, seconds)) => {
+                wrong.push(with(Wrong::Hurried(program, line, seconds)));
+            }
+            Some(Ending::WithoutVariables(line)) => {
+                wrong.push(with(Wrong::WithoutVariables(program, line)));
+            }
+            Some(Ending::Unreached(line)) => wrong.push(with(Wrong::Unreached(program, line))),
             Some(Ending::Passed) | None => {}
         }
         for ours in paths_of(&text, program) {

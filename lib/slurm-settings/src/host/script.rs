@@ -2,43 +2,28 @@
 //! lets the job start without its slice. Scripts are read, not run; the result is `Unsure` where the reader does not
 //! understand the script.
 
+mod steps;
+
+use crate::rules::prolog::PROLOG_NEEDS;
+use steps::{After, CLOSING, Step, is_flag, steps};
+
 /// The effect of the program's status on that of the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
     /// The script ends with the program's status.
     Passed,
+    /// `timeout` in this line ends the program after so many seconds.
+    Hurried(usize, u64),
     /// Unknown, for the program in this line.
     Unsure(usize),
     /// The script ignores the status of the program in this line.
     Lost(usize),
+    /// The program in this line does not get Slurm's variables.
+    WithoutVariables(usize),
+    /// The script ends in this line, before it runs the program.
+    Unreached(usize),
 }
 
-/// The separator between a command and the next one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
-    End,
-    And,
-    Or,
-    Pipe,
-    Background,
-}
-
-/// A command with its separators.
-#[derive(Debug)]
-struct Step {
-    line: usize,
-    words: Vec<String>,
-    after: After,
-}
-
-/// Words before a command.
-const OPENING: [&str; 6] = ["then", "do", "else", "{", "(", "time"];
-const CLOSING: [&str; 6] = ["fi", "done", "esac", "}", ")", ";;"];
-const CONDITIONS: [&str; 4] = ["if", "elif", "while", "until"];
-/// Programs that run another program and end with its status.
-const WRAPPERS: [&str; 8] = [
-    "exec", "env", "timeout", "nice", "nohup", "command", "sudo", "ionice",
-];
 /// Commands that end with status 0, whatever the status before them.
 const HARMLESS: [&str; 7] = ["true", ":", "echo", "printf", "logger", "sleep", "mail"];
 
@@ -63,18 +48,13 @@ pub fn ending(text: &str, program: &str) -> Option<Ending> {
         program,
         steps,
     };
-    let runs = script.runs();
-    let worst = runs.iter().map(|at| script.after(*at)).max();
+    let worst = script.runs().into_iter().map(|at| script.of_run(at)).max();
     let named = || {
         let mut steps = script.steps.iter();
-        steps.find(|step| step.words.iter().any(|word| word.contains(program)))
+        let at = steps.position(|step| step.words.iter().any(|word| word.contains(program)))?;
+        Some(script.of_mention(at))
     };
-    worst.or_else(|| named().map(|step| Ending::Unsure(step.line)))
-}
-
-fn is_flag(word: &str, flag: char) -> bool {
-    let flags = word.strip_prefix('-');
-    flags.is_some_and(|flags| !flags.starts_with('-') && flags.contains(flag))
+    worst.or_else(named)
 }
 
 /// The variables that hold the program's path.
@@ -108,6 +88,48 @@ impl Script<'_> {
         let variable = word.strip_prefix('$').map(bare);
         word.rsplit('/').next() == Some(self.program)
             || variable.is_some_and(|name| self.names.iter().any(|known| known == name))
+    }
+
+    /// The judgement of the command at this index, which runs the program.
+    fn of_run(&self, at: usize) -> Ending {
+        let step = &self.steps[at];
+        let limit = step.time_limit().filter(|limit| *limit < PROLOG_NEEDS);
+        let hurried = limit.map_or(Ending::Passed, |limit| Ending::Hurried(step.line, limit));
+        self.never(at)
+            .unwrap_or_else(|| self.after(at).max(hurried))
+    }
+
+    /// The judgement of a command that names the program, and may run it.
+    fn of_mention(&self, at: usize) -> Ending {
+        self.never(at)
+            .unwrap_or(Ending::Unsure(self.steps[at].line))
+    }
+
+    /// Why the command at this index never makes a slice.
+    fn never(&self, at: usize) -> Option<Ending> {
+        let step = &self.steps[at];
+        self.end_before(at).map(Ending::Unreached).or_else(|| {
+            step.drops_variables()
+                .then_some(Ending::WithoutVariables(step.line))
+        })
+    }
+
+    /// The line in which the script ends in every run before it comes to this index.
+    fn end_before(&self, at: usize) -> Option<usize> {
+        let (mut depth, mut depends) = (0_isize, false);
+        for step in &self.steps[..at] {
+            let ends = step.exit().is_some() || step.command_is("exec");
+            depth += step.depth_change();
+            if ends && depth == 0 && !depends && step.depth_change() == 0 {
+                return Some(step.line);
+            }
+            if depth < 0 {
+                // The script is not understood.
+                return None;
+            }
+            depends = matches!(step.after, After::And | After::Or);
+        }
+        None
     }
 
     /// The effect of the status of the command at this index.
@@ -292,143 +314,6 @@ fn bare(name: &str) -> &str {
     name.trim_start_matches('{').trim_end_matches('}')
 }
 
-impl Step {
-    /// The words without those that open a block or condition, and without assignments.
-    fn own(&self) -> impl Iterator<Item = &str> {
-        let words = self.words.iter().map(String::as_str);
-        words.skip_while(|word| {
-            let first = word.chars().next().unwrap_or('=');
-            let assigns = word.contains('=') && (first.is_alphabetic() || first == '_');
-            OPENING.contains(word) || CONDITIONS.contains(word) || *word == "!" || assigns
-        })
-    }
-
-    fn condition(&self) -> Option<&str> {
-        let first = self.words.first()?.as_str();
-        CONDITIONS.contains(&first).then_some(first)
-    }
-
-    /// The wrappers before the command.
-    fn wrappers(&self) -> impl Iterator<Item = &str> {
-        self.own().take_while(|word| is_before_command(word))
-    }
-
-    /// The program that is run.
-    fn command(&self) -> &str {
-        let mut words = self.own();
-        let first = words.next().unwrap_or_default();
-        if !WRAPPERS.contains(&first) {
-            return first;
-        }
-        words
-            .find(|word| !is_before_command(word))
-            .unwrap_or_default()
-    }
-
-    /// For `exit`: whether it ends with a status other than 0 if the command before it failed.
-    fn exit(&self) -> Option<bool> {
-        let mut words = self.own();
-        (words.next() == Some("exit")).then(|| words.next() != Some("0"))
-    }
-
-    /// The variable in `name=$?`.
-    fn kept_status(&self) -> Option<&str> {
-        let mut words = self.words.iter();
-        words.find_map(|word| {
-            let (name, value) = word.split_once('=')?;
-            matches!(value, "$?" | "${?}").then_some(name)
-        })
-    }
-}
-
-/// Whether a word can stand between the first wrapper and the command: a wrapper, its option or number, a variable.
-fn is_before_command(word: &str) -> bool {
-    WRAPPERS.contains(&word)
-        || word.starts_with('-')
-        || word.starts_with(|c: char| c.is_ascii_digit())
-        || (word.contains('=') && !word.starts_with('/'))
-}
-
-/// The commands of a script, in order.
-fn steps(text: &str) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut step = Reader::default();
-    for (number, line) in text.lines().enumerate() {
-        let joined = line.strip_suffix('\\');
-        step.at = number + 1;
-        step.read(joined.unwrap_or(line), &mut steps);
-        if joined.is_none() && step.quote.is_none() {
-            step.end(After::End, &mut steps);
-        }
-    }
-    step.end(After::End, &mut steps);
-    steps
-}
-
-/// The state of the parser.
-#[derive(Default)]
-struct Reader {
-    /// The number of the current line.
-    at: usize,
-    /// The line of the command's first word.
-    line: usize,
-    words: Vec<String>,
-    word: String,
-    quote: Option<char>,
-}
-
-impl Reader {
-    fn read(&mut self, line: &str, steps: &mut Vec<Step>) {
-        let mut rest = line.chars().peekable();
-        let mut before = ' ';
-        while let Some(character) = rest.next() {
-            let next = rest.peek().copied().unwrap_or(' ');
-            match (self.quote, character) {
-                (Some(open), _) if character == open => self.quote = None,
-                (Some(_), _) => self.word.push(character),
-                (None, '"' | '\'') => self.quote = Some(character),
-                (None, '#') if self.word.is_empty() => break,
-                (None, ';') => {
-                    self.end(After::End, steps);
-                }
-                (None, '|') if next == '|' => {
-                    rest.next();
-                    self.end(After::Or, steps);
-                }
-                (None, '|') => self.end(After::Pipe, steps),
-                (None, '&') if next == '&' => {
-                    rest.next();
-                    self.end(After::And, steps);
-                }
-                // `2>&1`, `&>file`
-                (None, '&') if before == '>' || next == '>' => self.word.push(character),
-                (None, '&') => self.end(After::Background, steps),
-                (None, ' ' | '\t') => self.end_word(),
-                (None, _) => self.word.push(character),
-            }
-            before = character;
-        }
-        self.end_word();
-    }
-
-    fn end_word(&mut self) {
-        if !self.word.is_empty() {
-            if self.words.is_empty() {
-                self.line = self.at;
-            }
-            self.words.push(std::mem::take(&mut self.word));
-        }
-    }
-
-    fn end(&mut self, after: After, steps: &mut Vec<Step>) {
-        self.end_word();
-        let (line, words) = (self.line, std::mem::take(&mut self.words));
-        if !words.is_empty() {
-            steps.push(Step { line, words, after });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -535,6 +420,100 @@ mod tests {
         // The script does not run the program.
         assert_eq!(of("#!/bin/sh\n# /usr/sbin/gpufrac-prolog\nexit 0\n"), None);
         assert_eq!(of("#!/bin/sh\n"), None);
+    }
+
+    #[test]
+    fn scripts_that_never_make_a_slice_are_named() {
+        for (text, expected) in [
+            (
+                "env -i /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::WithoutVariables(2),
+            ),
+            (
+                "/usr/bin/env - PATH=/bin gpufrac-prolog\n",
+                Ending::WithoutVariables(2),
+            ),
+            (
+                "sudo /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::WithoutVariables(2),
+            ),
+            (
+                "sudo -E /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Passed,
+            ),
+            (
+                "su - root -c /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::WithoutVariables(2),
+            ),
+            (
+                "su root -c /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Unsure(2),
+            ),
+            (
+                "ssh localhost /usr/sbin/gpufrac-prolog\n",
+                Ending::WithoutVariables(2),
+            ),
+            ("env A=1 /usr/sbin/gpufrac-prolog\n", Ending::Passed),
+            ("exit 0\n/usr/sbin/gpufrac-prolog\n", Ending::Unreached(2)),
+            (
+                "exec /opt/site/prolog\nexec /usr/sbin/gpufrac-prolog\n",
+                Ending::Unreached(2),
+            ),
+            (
+                "exec 2>>/var/log/prolog\nexec /usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "if [ -z $A ]; then\n  exit 0\nfi\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "if [ -z $A ]; then exit 0; fi\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "[ -n \"$A\" ] || exit 0\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "die() {\n  exit 1\n}\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "die() { exit 1; }\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "case $A in\nx) exit 0 ;;\nesac\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "for a in b; do\n  exit 1\ndone\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "/usr/sbin/gpufrac-prolog || exit $?\nexit 0\n",
+                Ending::Passed,
+            ),
+            (
+                "timeout 5 /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Hurried(2, 5),
+            ),
+            (
+                "timeout -k 9 1m /usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Passed,
+            ),
+            (
+                "timeout --foreground 0.5m /usr/sbin/gpufrac-prolog\n",
+                Ending::Hurried(2, 30),
+            ),
+            (
+                "timeout 5 /usr/sbin/gpufrac-prolog || true\n",
+                Ending::Lost(2),
+            ),
+        ] {
+            assert_eq!(of(&format!("#!/bin/sh\n{text}")), Some(expected), "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use slurm_sys::release::Series;
 
 use super::start::NoStart;
+use crate::rules::prolog::PROLOG_NEEDS;
 
 /// A file of gpufrac with a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +72,12 @@ pub enum Wrong {
     StatusLost(&'static str, usize),
     /// As above, if it is not certain that the status is ignored.
     StatusUnsure(&'static str, usize),
+    /// A script ends this program in this line after so many seconds.
+    Hurried(&'static str, usize, u64),
+    /// A script runs this program in this line without Slurm's variables.
+    WithoutVariables(&'static str, usize),
+    /// A script ends in this line, before it runs this program.
+    Unreached(&'static str, usize),
 }
 
 impl Trouble {
@@ -139,6 +146,27 @@ impl Trouble {
                     consequence(program)
                 ),
                 format!("write there: /usr/sbin/{program} || exit $?"),
+            ),
+            Wrong::Hurried(program, line, seconds) => (
+                Severity::Warning,
+                format!(
+                    "`{path}`, line {line}: timeout ends {program} after {seconds} s, and a slow driver or a busy GPU can take it up to {PROLOG_NEEDS} s: Slurm then drains the node"
+                ),
+                format!("give it {PROLOG_NEEDS} s, or write there: /usr/sbin/{program} || exit $?"),
+            ),
+            Wrong::WithoutVariables(program, line) => error(
+                format!(
+                    "`{path}`, line {line}: {program} runs without Slurm's variables there, and takes each job for one without a GPU: {}",
+                    consequence(program)
+                ),
+                format!("write there, without env -i, sudo, su or ssh: /usr/sbin/{program} || exit $?"),
+            ),
+            Wrong::Unreached(program, line) => error(
+                format!(
+                    "`{path}`, line {line}: the script ends there, before it runs {program}: {}",
+                    consequence(program)
+                ),
+                format!("write before this line: /usr/sbin/{program} || exit $?"),
             ),
         };
         Finding {

@@ -11,7 +11,7 @@ use super::{Context, Fault, Fix, fault};
 
 /// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
 /// daemon.
-const PROLOG_NEEDS: u64 = 60;
+pub(in super::super) const PROLOG_NEEDS: u64 = 60;
 
 /// From this series on slurm.conf may have several lines of `Prolog` and `Epilog`; before, the last one holds.
 const SEVERAL_LINES: SlurmSeries = SlurmSeries::new(24, 5);
