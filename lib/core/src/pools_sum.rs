@@ -25,6 +25,8 @@ pub const QUESTION: &str = "gpufrac:pools:1";
 
 /// The text before the checksum in job_submit's answer.
 const ANSWER: &str = "gpufrac: the pools of slurmctld have the sum ";
+/// The text before the build in this answer.
+const OF_BUILD: &str = "of build ";
 
 /// Whether the text of a request asks for the checksum; Slurm may have added its prefix.
 pub fn is_question(tres: &str) -> bool {
@@ -54,15 +56,18 @@ impl PoolsSum {
         PoolsSum(crc64(text.as_bytes()))
     }
 
-    /// The answer to the [`QUESTION`].
-    pub fn answer(self) -> String {
-        format!("{ANSWER}{self}")
+    /// The answer to the [`QUESTION`] of a plugin of this build.
+    pub fn answer(self, build: &str) -> String {
+        format!("{ANSWER}{self} {OF_BUILD}{build}")
     }
 
-    /// The checksum in the output of a Slurm command.
-    pub fn answered(printed: &str) -> Option<PoolsSum> {
+    /// The checksum in the output of a Slurm command, and the build of the plugin, which earlier builds do not tell.
+    pub fn answered(printed: &str) -> Option<(PoolsSum, Option<&str>)> {
         let (_, rest) = printed.split_once(ANSWER)?;
-        rest.split_whitespace().next()?.parse().ok()
+        let line = rest.lines().next()?;
+        let sum = line.split_whitespace().next()?.parse().ok()?;
+        let build = line.split_once(OF_BUILD).map(|(_, build)| build.trim());
+        Some((sum, build))
     }
 }
 
@@ -151,9 +156,13 @@ gpus = [0, 1]
         let pools = sum(POOL);
         let printed = format!(
             "sbatch: error: {}\nallocation failure: Invalid generic resource (gres) specification\n",
-            pools.answer()
+            pools.answer("0.1.0~dev7")
         );
-        assert_eq!(PoolsSum::answered(&printed), Some(pools));
+        let told = Some((pools, Some("0.1.0~dev7")));
+        assert_eq!(PoolsSum::answered(&printed), told);
+        // The answer of an earlier build.
+        let printed = printed.replace(" of build 0.1.0~dev7", "");
+        assert_eq!(PoolsSum::answered(&printed), Some((pools, None)));
         assert_eq!(PoolsSum::answered("allocation failure"), None);
         assert_eq!(PoolsSum::answered(&format!("{ANSWER}12")), None);
     }

@@ -5,13 +5,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use gpufrac_host::exit::Exit;
-use slurm_sys::release::Release;
-
-/// `cargo xtask package` and `cargo xtask dist` set it to version and commit.
-const BUILD: &str = match option_env!("GPUFRAC_BUILD") {
-    Some(build) => build,
-    None => concat!(env!("CARGO_PKG_VERSION"), "-untracked"),
-};
+use slurm_sys::release::{BUILD, Release};
 
 /// `0.1.0~dev512.gd9538f4 for Slurm 24.11`.
 pub static TEXT: LazyLock<String> =

@@ -8,11 +8,13 @@ mod trouble;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use gpufrac_host::files::FileError;
+use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_host::trust;
 use nix::unistd::User;
-use slurm_sys::release::{self, Release};
+use slurm_sys::release::{self, BUILD, Release};
 
 use super::rules::plugins_of;
 use super::{Settings, access, gather};
@@ -271,13 +273,14 @@ impl Host<'_> {
             });
             return;
         };
+        let build = release::build_of_file(&path).filter(|build| build != BUILD);
         let wrong = match (release::of_file(&path), self.release) {
             (None, _) => Some(Wrong::IsNoPlugin),
             (Some(own), Some(host)) if own.series() != host.series() => Some(Wrong::OtherSeries {
                 built_for: own.series(),
                 host: host.series(),
             }),
-            _ => None,
+            _ => build.map(Wrong::OtherBuild),
         };
         let (reader, closed, then) = match reader {
             Reader::Users => (USERS, access::closed_to_users(&path), COMMANDS_FAIL),
@@ -360,7 +363,11 @@ impl Host<'_> {
         }
         wrong.extend(start::fault(path).map(Wrong::NoStart).map(with));
         wrong.extend(self.untrusted(path).map(with));
-        if path.file_name().is_some_and(|name| name == program) || meta.len() > MANY_BYTES {
+        let is_ours = path.file_name().is_some_and(|name| name == program);
+        if is_ours && wrong.is_empty() {
+            wrong.extend(other_build(path, program).map(with));
+        }
+        if is_ours || meta.len() > MANY_BYTES {
             return wrong;
         }
         let Ok(text) = fs::read_to_string(path) else {
@@ -383,6 +390,21 @@ impl Host<'_> {
         }
         wrong
     }
+}
+
+/// Whether gpufrac's program at this path, which only root can change, is of another build than `gpufrac`.
+fn other_build(path: &Path, program: &str) -> Option<Wrong> {
+    let mut command = Command::new(path);
+    command.arg("--version");
+    let Ok(Outcome::Ended(ended)) = subprocess::run(&mut command, b"", gather::LIMIT) else {
+        return None;
+    };
+    let (build, _) = ended
+        .stdout
+        .strip_prefix(program)?
+        .split_once(" for Slurm ")?;
+    let build = build.trim();
+    (build != BUILD).then(|| Wrong::OtherBuild(build.to_owned()))
 }
 
 /// The absolute paths of `program` in a script.

@@ -8,6 +8,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::pools_sum::{PoolsSum, QUESTION};
 use gpufrac_host::subprocess::{self, Outcome};
+use slurm_sys::release::BUILD;
 
 use super::Settings;
 use super::gather::{LIMIT, of_prefix};
@@ -19,8 +20,8 @@ const OTHER_CLUSTERS: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
 /// The answer of slurmctld's plugin about its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The checksum of the pools.
-    Sum(PoolsSum),
+    /// The checksum of the pools, and the build of the plugin, if it tells.
+    Sum(PoolsSum, Option<String>),
     /// slurmctld has no pools, for this reason.
     NoPools(String),
 }
@@ -35,7 +36,7 @@ impl Answer {
             Some(Answer::NoPools(why.lines().next()?.to_owned()))
         };
         PoolsSum::answered(printed)
-            .map(Answer::Sum)
+            .map(|(sum, build)| Answer::Sum(sum, build.map(str::to_owned)))
             .or_else(no_pools)
     }
 }
@@ -72,8 +73,11 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     let host = of_slurmctld(settings);
     let here = config.pools_sum();
     let (what, fix) = match answer {
-        Answer::Sum(there) if *there == here => return,
-        Answer::Sum(there) => (
+        Answer::Sum(there, build) if *there == here => {
+            found.extend(other_build(build.as_deref(), host));
+            return;
+        }
+        Answer::Sum(there, _) => (
             format!(
                 "its pools differ from those of slurmctld (checksum {here} here, {there} there): jobs are counted by one file, and slices are made by the other"
             ),
@@ -96,15 +100,48 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     });
 }
 
+/// The warning about a slurmctld that runs another build of gpufrac than this host has.
+fn other_build(there: Option<&str>, host: &str) -> Option<Finding> {
+    let there = there.filter(|there| *there != BUILD)?;
+    Some(Finding {
+        severity: Severity::Warning,
+        place: Some("sbatch --test-only".to_owned()),
+        what: format!("slurmctld runs build {there} of gpufrac, and this host has {BUILD}"),
+        fix: format!(
+            "install the same build on {host} and here; slurmctld loads a new one at its start: `systemctl restart slurmctld`"
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_slurmctld_of_another_build_is_named() {
+        assert_eq!(other_build(None, "ctl"), None);
+        assert_eq!(other_build(Some(BUILD), "ctl"), None);
+        let found = other_build(Some("0.0.9"), "ctl").unwrap();
+        assert_eq!(found.severity, Severity::Warning);
+        assert!(found.what.contains("build 0.0.9"), "{found:?}");
+        assert!(
+            found.fix.contains("systemctl restart slurmctld"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
     fn an_answer_is_a_sum_or_why_there_is_none() {
         let sum: PoolsSum = "0123456789abcdef".parse().unwrap();
-        let printed = format!("sbatch: error: {}\nallocation failure: x\n", sum.answer());
-        assert_eq!(Answer::parse(&printed), Some(Answer::Sum(sum)));
+        let printed = format!(
+            "sbatch: error: {}\nallocation failure: x\n",
+            sum.answer("0.2")
+        );
+        let told = Answer::Sum(sum, Some("0.2".to_owned()));
+        assert_eq!(Answer::parse(&printed), Some(told));
+        // An earlier build.
+        let printed = printed.replace(" of build 0.2", "");
+        assert_eq!(Answer::parse(&printed), Some(Answer::Sum(sum, None)));
         let printed =
             "sbatch: error: gpufrac: fractions are not available now: cannot read it\nx\n";
         let why = Answer::NoPools("cannot read it".to_owned());

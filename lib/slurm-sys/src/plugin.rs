@@ -1,4 +1,4 @@
-//! The three symbols that Slurm expects in every plugin (`src/common/plugin.c`).
+//! The three symbols that Slurm expects in every plugin (`src/common/plugin.c`), and gpufrac's own.
 
 /// A NUL-terminated text in the form that Slurm expects of a symbol: the bytes themselves, not a pointer.
 #[must_use]
@@ -14,7 +14,7 @@ pub const fn name<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Exports `plugin_name`, `plugin_type` and `plugin_version`.
+/// Exports `plugin_name`, `plugin_type` and `plugin_version`, and `gpufrac_build`, which `gpufrac check` reads.
 ///
 /// `slurm_plugin!("human name", "spank");`: the version is that of the build. Of a SPANK plugin Slurm itself compares
 /// only the series, and skips one that does not match if plugstack.conf says `optional`.
@@ -52,6 +52,10 @@ macro_rules! slurm_plugin {
         /// The human-readable name.
         #[unsafe(no_mangle)]
         pub static plugin_name: [u8; $name.len() + 1] = $crate::plugin::name($name);
+        /// The build of gpufrac.
+        #[unsafe(no_mangle)]
+        pub static gpufrac_build: [u8; $crate::release::BUILD.len() + 1] =
+            $crate::plugin::name($crate::release::BUILD);
         /// Slurm compares it with the type in slurm.conf.
         #[unsafe(no_mangle)]
         pub static plugin_type: [u8; $type.len() + 1] = $crate::plugin::name($type);

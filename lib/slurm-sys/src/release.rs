@@ -18,7 +18,13 @@ use std::fmt;
 pub use daemon::release_of_parent;
 #[cfg(feature = "plugin")]
 pub use host::{adopt, foreign, host, refusal};
-pub use stock::{beside, of_file};
+pub use stock::{beside, build_of_file, of_file};
+
+/// The build of gpufrac: version and commit, as `cargo xtask package` and `cargo xtask dist` set them.
+pub const BUILD: &str = match option_env!("GPUFRAC_BUILD") {
+    Some(build) => build,
+    None => concat!(env!("CARGO_PKG_VERSION"), "-untracked"),
+};
 
 /// A release in the form of `slurm_version.h`: 0xMMmmuu, one byte for each number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

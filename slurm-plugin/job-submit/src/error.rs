@@ -32,7 +32,7 @@ pub enum SubmitError {
     #[error("gpufrac: fractions are not available now: no configuration was read")]
     NotRead,
     /// The request is not a job, but a question of `gpufrac check`.
-    #[error("{}", .0.answer())]
+    #[error("{}", .0.answer(slurm_sys::release::BUILD))]
     Question(PoolsSum),
     /// The plugin panicked.
     #[error("gpufrac: internal error, the job is refused; the controller's log has the reason")]

@@ -38,14 +38,16 @@ impl World {
 
     /// Makes a library with this version number.
     fn plugin(&self, name: &str, version: u32) {
+        let source = format!("const unsigned int plugin_version = {version};\n");
+        self.library(name, &source);
+    }
+
+    /// Makes a library of this C source.
+    fn library(&self, name: &str, source: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let code = self.path("code.c");
-        fs::write(
-            &code,
-            format!("const unsigned int plugin_version = {version};\n"),
-        )
-        .unwrap();
+        fs::write(&code, source).unwrap();
         let mut compiler = std::process::Command::new("cc");
         let built = compiler
             .args(["-shared", "-fPIC", "-o"])
@@ -330,4 +332,36 @@ fn programs_that_the_kernel_does_not_start_are_named() {
     let folder = format!("Prolog={}\n", world.path("sbin").display());
     let found = world.look(&folder, true);
     assert_eq!(wrong(&found), [&Wrong::NoStart(NoStart::NoFile)]);
+}
+
+#[test]
+fn programs_and_plugins_of_another_build_are_named() {
+    let Some(world) = World::new() else { return };
+    world.plugin("lib/hash_k12.so", 0x18_0b_05);
+    world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
+    world.put("etc/plugstack.conf", "required spank_gpufrac.so\n", 0o644);
+    let ours = world.path("sbin/gpufrac-prolog");
+    let named = format!("Prolog={}\n", ours.display());
+    fs::create_dir(world.path("sbin")).unwrap();
+    let program = |build: &str| {
+        let text = format!("#!/bin/sh\necho gpufrac-prolog {build} for Slurm 24.11\n");
+        // Another process writes it: a child of another test could keep a file open that this process writes, and the
+        // kernel does not start such a program.
+        let write = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        let mut writer = std::process::Command::new("sh");
+        let wrote = writer.args(["-c", write]).arg(&ours).arg(&text).status();
+        assert!(wrote.unwrap().success());
+        world.look(&named, true)
+    };
+    assert_eq!(program(BUILD), []);
+    let other = Wrong::OtherBuild("0.0.9".to_owned());
+    assert_eq!(wrong(&program("0.0.9")), [&other]);
+    assert_eq!(program(BUILD), []);
+    world.library(
+        "lib/spank_gpufrac.so",
+        "const char gpufrac_build[] = \"0.0.9\";\nconst unsigned int plugin_version = 0x180b05;\n",
+    );
+    let found = world.look(&named, true);
+    assert_eq!(wrong(&found), [&other]);
+    assert_eq!(found[0].finding().severity, Severity::Warning);
 }

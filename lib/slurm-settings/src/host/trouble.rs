@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gpufrac_core::finding::{Finding, Severity};
-use slurm_sys::release::Series;
+use slurm_sys::release::{BUILD, Series};
 
 use super::start::NoStart;
 use crate::rules::prolog::PROLOG_NEEDS;
@@ -38,6 +38,8 @@ pub enum Wrong {
         /// The series of this host's Slurm.
         host: Series,
     },
+    /// The program or plugin is of another build of gpufrac than `gpufrac`.
+    OtherBuild(String),
     /// Users other than root can change the file.
     Untrusted {
         /// The users who can change it, and the place.
@@ -102,6 +104,11 @@ impl Trouble {
             Wrong::OtherSeries { built_for, host } => error(
                 format!("`{path}` is built for Slurm {built_for}, and this host has {host}: Slurm does not load it, or it does nothing there"),
                 format!("install gpufrac's plugins for Slurm {host} (`cargo xtask dist --slurm-include FOLDER` builds them)"),
+            ),
+            Wrong::OtherBuild(build) => (
+                Severity::Warning,
+                format!("`{path}` is of build {build}, and `gpufrac` of build {BUILD}"),
+                "install all of gpufrac's files on this host from one build: all packages in one command".to_owned(),
             ),
             Wrong::Untrusted { error: why, is_slurm_user, at } => (
                 if *is_slurm_user { Severity::Warning } else { Severity::Error },

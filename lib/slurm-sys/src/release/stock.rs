@@ -32,24 +32,36 @@ pub fn beside(folder: &Path) -> Option<Release> {
 /// The release for which a plugin file was built.
 #[must_use]
 pub fn of_file(path: &Path) -> Option<Release> {
-    // Reading a named pipe would never end.
-    let file = std::fs::metadata(path).ok()?;
-    if !file.is_file() || file.len() > MANY_BYTES {
-        return None;
-    }
-    version(&std::fs::read(path).ok()?).map(Release)
+    let version = symbol(&read(path)?, "plugin_version")?;
+    Some(Release(u32::from_ne_bytes(version.try_into().ok()?)))
 }
 
-/// The value of the symbol `plugin_version` in a plugin file.
-fn version(file: &[u8]) -> Option<u32> {
+/// The build of gpufrac in a plugin file of gpufrac ([`super::BUILD`]); None for other plugins, and for earlier builds.
+#[must_use]
+pub fn build_of_file(path: &Path) -> Option<String> {
+    let text = symbol(&read(path)?, "gpufrac_build")?;
+    let text = text.split(|byte| *byte == 0).next()?;
+    String::from_utf8(text.to_vec()).ok()
+}
+
+/// The bytes of a file that can be a plugin.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    // Reading a named pipe would never end.
+    let file = std::fs::metadata(path).ok()?;
+    let may_be_plugin = file.is_file() && file.len() <= MANY_BYTES;
+    may_be_plugin.then(|| std::fs::read(path).ok())?
+}
+
+/// The value of a symbol in a plugin file.
+fn symbol(file: &[u8], name: &str) -> Option<Vec<u8>> {
     let file = object::File::parse(file).ok()?;
     let symbol = file
         .dynamic_symbols()
-        .find(|symbol| symbol.is_definition() && symbol.name() == Ok("plugin_version"))?;
+        .find(|symbol| symbol.is_definition() && symbol.name() == Ok(name))?;
     let bytes = file
         .segments()
-        .find_map(|segment| segment.data_range(symbol.address(), 4).ok()?)?;
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+        .find_map(|segment| segment.data_range(symbol.address(), symbol.size()).ok()?)?;
+    Some(bytes.to_vec())
 }
 
 #[cfg(test)]
@@ -87,6 +99,18 @@ mod tests {
         let stripped = Command::new("strip").arg(&file).status().unwrap();
         assert!(stripped.success());
         assert_eq!(beside(folder.path()), Some(Release(0x16_05_0b)));
+    }
+
+    #[test]
+    fn the_build_of_a_plugin_of_gpufrac_is_read_from_its_file() {
+        let source = "const char gpufrac_build[] = \"0.1.0~dev7.gabc\";\n\
+            const unsigned int plugin_version = 0x16050b;\n";
+        let folder = plugin(source);
+        let file = folder.path().join("hash_k12.so");
+        assert_eq!(build_of_file(&file).as_deref(), Some("0.1.0~dev7.gabc"));
+        assert_eq!(of_file(&file), Some(Release(0x16_05_0b)));
+        let folder = plugin("const unsigned int plugin_version = 0x16050b;\n");
+        assert_eq!(build_of_file(&folder.path().join("hash_k12.so")), None);
     }
 
     #[test]
