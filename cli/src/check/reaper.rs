@@ -67,25 +67,24 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
             "`journalctl -u gpufrac-reaperd` has its last words; `systemctl restart gpufrac-reaperd`",
         ));
     }
-    let warning = |what: String, fix: &str| Finding {
-        severity: Severity::Warning,
-        ..Finding::of_machine(what, fix)
-    };
     let own = version::TEXT.as_str();
     if view.build != own {
-        return Some(warning(
-            format!(
-                "gpufrac-reaperd runs as build {}, and {own} is installed",
-                view.build
-            ),
-            "`systemctl restart gpufrac-reaperd`",
-        ));
+        return Some(Finding {
+            severity: Severity::Warning,
+            ..Finding::of_machine(
+                format!(
+                    "gpufrac-reaperd runs as build {}, and {own} is installed",
+                    view.build
+                ),
+                "`systemctl restart gpufrac-reaperd`",
+            )
+        });
     }
     let read = view.config_sum.as_ref()?;
-    (read != config_sum).then(|| {
-        warning(
-            "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node"
-                .to_owned(),
+    (read != config_sum).then(|| Finding {
+        severity: Severity::Warning,
+        ..Finding::of_machine(
+            "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node",
             "`systemctl reload gpufrac-reaperd`",
         )
     })
