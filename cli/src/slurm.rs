@@ -13,6 +13,8 @@ pub struct Job {
     pub state: String,
     /// The nodes on which the job runs, or ran.
     pub nodes: Vec<String>,
+    /// Why the job waits, in squeue's spelling: `Prolog` while its prologs run, `None`.
+    pub reason: String,
 }
 
 /// States of jobs that hold no resources, in squeue's spelling.
@@ -35,6 +37,11 @@ const HOLDS_NOTHING: [&str; 15] = [
 ];
 
 impl Job {
+    /// Whether the job runs, and its prologs have ended.
+    pub fn has_begun(&self) -> bool {
+        self.state == "RUNNING" && self.reason != "Prolog"
+    }
+
     /// Whether the job may hold something on a node. In doubt true, because an epilog may still run.
     pub fn is_on(&self, node: &str) -> bool {
         let holds = !HOLDS_NOTHING.contains(&self.state.as_str());
@@ -43,7 +50,7 @@ impl Job {
 }
 
 /// The fields that [`parse`] reads.
-const FORMAT: &str = "%A|%T|%N";
+const FORMAT: &str = "%A|%T|%N|%r";
 
 /// The job with this id; None if slurmctld knows none.
 pub fn job(id: JobId) -> Result<Option<Job>, AskError> {
@@ -78,6 +85,7 @@ fn parse(text: &str) -> Vec<Job> {
         Some(Job {
             id,
             state,
+            reason: fields.next().unwrap_or_default().to_owned(),
             nodes: nodes.map_or_else(Vec::new, |list| list.names().to_vec()),
         })
     });
@@ -90,9 +98,12 @@ mod tests {
 
     #[test]
     fn a_job_holds_something_until_its_epilogs_are_over() {
-        let jobs =
-            parse("12|RUNNING|gn[01-02]\n13|COMPLETING|gn02\n14|PENDING|\n15|FAILED|gn01\nx\n");
-        assert_eq!(jobs.len(), 4);
+        let jobs = parse(
+            "12|RUNNING|gn[01-02]|None\n13|COMPLETING|gn02|None\n14|PENDING||Priority\n15|FAILED|gn01|None\n16|RUNNING|gn03|Prolog\nx\n",
+        );
+        assert_eq!(jobs.len(), 5);
+        let begun: Vec<bool> = jobs.iter().map(Job::has_begun).collect();
+        assert_eq!(begun, [true, false, false, false, false]);
         let on = |node: &str| -> Vec<u32> {
             jobs.iter()
                 .filter(|job| job.is_on(node))
@@ -101,6 +112,7 @@ mod tests {
         };
         assert_eq!(on("gn01"), [12]);
         assert_eq!(on("gn02"), [12, 13]);
-        assert!(on("gn03").is_empty());
+        assert_eq!(on("gn03"), [16]);
+        assert!(on("gn04").is_empty());
     }
 }

@@ -23,6 +23,9 @@ fn drop_leases_of_ended_jobs(site: &mut Site) -> Result<(), LabError> {
         if site.lab.job(job)?.is_active() {
             continue;
         }
+        let checked = site.check()?;
+        let way = format!("`gpufrac lease drop {name}`");
+        assert!(checked.stderr.contains(&way), "no {way}: {checked:?}");
         let drop = site
             .lab
             .command("gpufrac")

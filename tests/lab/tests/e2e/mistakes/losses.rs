@@ -120,7 +120,11 @@ pub(super) const MISTAKES: &[Mistake] = &[
             fs::remove_file(path).expect("it has one");
             Ok(())
         },
-        &["has no lease", "`gpufrac clean`"],
+        &[
+            "has no lease",
+            "runs here with shares of a GPU",
+            "`gpufrac clean`",
+        ],
         Fate::SliceOrNone,
     )
     .mended(|site| {
