@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -65,7 +66,6 @@ impl World {
 
     /// Installs a stand-in for a program of Slurm with this output and exit code.
     fn slurm_says(&self, program: &str, text: &str, status: u8) {
-        use std::os::unix::fs::PermissionsExt;
         let path = self.folder.path().join("bin").join(program);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let code = format!("#!/bin/sh\ncat <<'END'\n{text}\nEND\necho bad >&2\nexit {status}\n");
@@ -867,4 +867,39 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is_reported() {
         let said = "gpufrac: writing to stdout failed: No space left on device";
         assert!(full.err.contains(said), "{args:?}: {}", full.err);
     }
+}
+
+#[test]
+fn check_names_what_the_daemon_of_a_node_needs() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    let root = world.folder.path().display().to_string();
+    let shared = world.folder.path().join("shared");
+    let configure = || {
+        world.configure(&format!(
+            "shared = \"{root}/shared\"\n{POOL}[reaper]\nmode = \"on\"\n[reaper.mail]\nsendmail = \"{root}/sendmail\"\n"
+        ));
+    };
+    configure();
+    assert_eq!(world.run(&["node-setup"]).code, Some(0));
+    let said = world.run(&["check"]);
+    for words in [
+        "gpufrac-reaperd does not run",
+        "using `shared` of [paths] failed: opening `DIR/shared` failed: No such file",
+        "mount or create `DIR/shared`",
+        "`DIR/sendmail` of [reaper.mail] does not exist",
+    ] {
+        assert!(said.err.contains(words), "no {words:?}: {}", said.err);
+    }
+    fs::create_dir(&shared).unwrap();
+    fs::write(world.folder.path().join("sendmail"), "").unwrap();
+    let said = world.run(&["check"]);
+    for words in ["`shared`", "[reaper.mail]"] {
+        assert!(!said.err.contains(words), "{}", said.err);
+    }
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let said = world.run(&["check"]);
+    assert!(said.err.contains("chmod go-w DIR/shared"), "{}", said.err);
 }

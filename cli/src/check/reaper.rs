@@ -4,6 +4,7 @@ use std::path::Path;
 
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::policy::Mode;
+use gpufrac_host::files::RootDir;
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_node::setup::unit;
 use gpufrac_node::version;
@@ -25,7 +26,8 @@ pub fn findings(node: &Node) -> Vec<Finding> {
     let Ok(locks) = node.locks() else {
         return Vec::new();
     };
-    match locks.daemon_runs() {
+    let mut found = needs(node);
+    found.extend(match locks.daemon_runs() {
         Ok(true) => {
             let view = files::own(node);
             let of_view = view.and_then(|view| of_running(&view, &node.config.sum(), now_unix()));
@@ -38,7 +40,38 @@ pub fn findings(node: &Node) -> Vec<Finding> {
         Err(error) => vec![stopped(format!(
             "whether gpufrac-reaperd runs cannot be seen: {error}"
         ))],
-    }
+    });
+    found
+}
+
+/// The warnings about what the daemon needs besides the node: the folder that nodes share, and programs for mail.
+fn needs(node: &Node) -> Vec<Finding> {
+    let shared = node.shared.as_ref();
+    let shared = shared.and_then(|folder| Some((folder, RootDir::open(folder).err()?)));
+    let shared = shared.map(|(folder, error)| Finding {
+        severity: Severity::Warning,
+        ..Finding::of_machine(
+            format!(
+                "using `shared` of [paths] failed: {error}: the daemons of other nodes, `gpufrac report` and `gpufrac status --cluster` learn nothing of this node"
+            ),
+            error.cure().unwrap_or_else(|| {
+                format!("mount or create `{}`, root's, on each node", folder.display())
+            }),
+        )
+    });
+    let mail = &node.config.reaper.mail;
+    let programs = [&mail.sendmail, &mail.program].into_iter().flatten();
+    let missing = programs.filter(|program| !Path::new(program).exists());
+    let missing = missing.map(|program| Finding {
+        severity: Severity::Warning,
+        ..Finding::of_machine(
+            format!(
+                "`{program}` of [reaper.mail] does not exist: no warning reaches a user by mail"
+            ),
+            "install it on this node, or correct the path",
+        )
+    });
+    shared.into_iter().chain(missing).collect()
 }
 
 /// Whether the configuration has a policy for idle slices.

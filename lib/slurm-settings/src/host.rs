@@ -200,14 +200,24 @@ impl Host<'_> {
             self.plugin(plugin, found);
         }
         for line in files.plugins.iter().flatten().filter(|_| role.is_node) {
-            if let Some(path) = line.config.as_ref().filter(|path| !path.exists()) {
-                found.push(Trouble {
-                    place: line.place.to_string(),
-                    path: path.clone(),
-                    wrong: Wrong::NoConfig,
-                });
-            }
+            let Some(path) = &line.config else { continue };
+            let wrong = match path.exists() {
+                false => Some(Wrong::NoConfig),
+                true => self.other_config(path),
+            };
+            found.extend(wrong.map(|wrong| Trouble {
+                place: line.place.to_string(),
+                path: path.clone(),
+                wrong,
+            }));
         }
+    }
+
+    /// Whether a gpufrac.toml for the SPANK plugin differs from the one that the other programs use.
+    fn other_config(&self, path: &Path) -> Option<Wrong> {
+        let used = self.settings.config.as_ref()?;
+        let is_same = || Some(fs::read(path).ok()? == fs::read(used).ok()?);
+        (is_same() == Some(false)).then(|| Wrong::OtherConfig(used.clone()))
     }
 
     /// Checks the files by which Slurm finds programs and plugins: on a node root follows them, and the users' commands

@@ -81,6 +81,10 @@ pub fn check(node: &Node) -> Vec<Finding> {
         return found;
     }
     found.extend(unit::NODE_SETUP.not_enabled(Path::new("/")));
+    let pools = node.config.pools_of_node(&node.name);
+    if pools.iter().any(|pool| pool.mechanism.uses_mig()) {
+        found.extend(unit::other_mig_manager(Path::new("/")));
+    }
     let record = match NodeRecord::read(&node.run) {
         Ok(record) => Some(record),
         Err(RecordError::File(error)) => {

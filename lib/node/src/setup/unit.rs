@@ -40,9 +40,10 @@ impl Unit {
     pub fn not_enabled(self, root: &Path) -> Option<Finding> {
         let Unit { name, without } = self;
         let file = format!("{name}.service");
-        let folders = UNITS.map(|folder| root.join(folder));
-        let is_installed = folders.iter().any(|folder| folder.join(&file).exists());
-        if !is_installed || folders.iter().any(|folder| is_wanted(folder, &file)) {
+        let is_installed = UNITS
+            .iter()
+            .any(|folder| root.join(folder).join(&file).exists());
+        if !is_installed || is_enabled(root, &file) {
             return None;
         }
         Some(Finding {
@@ -53,6 +54,30 @@ impl Unit {
             )
         })
     }
+}
+
+/// NVIDIA's service that makes instances at boot, from a file of the site (NVIDIA/mig-parted, deployments/systemd).
+const MIG_MANAGER: &str = "nvidia-mig-manager";
+
+/// A warning if another service makes MIG instances at boot.
+pub(super) fn other_mig_manager(root: &Path) -> Option<Finding> {
+    let unit = format!("{MIG_MANAGER}.service");
+    is_enabled(root, &unit).then(|| Finding {
+        severity: Severity::Warning,
+        ..Finding::of_machine(
+            format!(
+                "{MIG_MANAGER} is enabled: it makes MIG instances of its own at boot, in whose places no job starts"
+            ),
+            format!(
+                "`systemctl disable {MIG_MANAGER}`, and give it no GPU of a pool; `gpufrac clean` destroys what it made"
+            ),
+        )
+    })
+}
+
+fn is_enabled(root: &Path, unit: &str) -> bool {
+    let mut folders = UNITS.iter().map(|folder| root.join(folder));
+    folders.any(|folder| is_wanted(&folder, unit))
 }
 
 /// Whether another unit wants or requires it: a link in `slurmd.service.requires`, for example.
@@ -68,6 +93,23 @@ fn is_wanted(folder: &Path, unit: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_service_that_makes_instances_at_boot_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(other_mig_manager(root.path()).is_none());
+        let wants = root
+            .path()
+            .join("etc/systemd/system/multi-user.target.wants");
+        fs::create_dir_all(&wants).unwrap();
+        fs::write(wants.join("nvidia-mig-manager.service"), "").unwrap();
+        let found = other_mig_manager(root.path()).unwrap();
+        assert_eq!(found.severity, Severity::Warning);
+        assert!(
+            found.fix.contains("systemctl disable nvidia-mig-manager"),
+            "{found:?}"
+        );
+    }
 
     #[test]
     fn a_unit_that_is_not_enabled_is_named() {

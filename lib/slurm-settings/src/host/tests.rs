@@ -65,6 +65,10 @@ impl World {
     }
 
     fn look_as(&self, slurm_conf: &str, role: Role) -> Vec<Trouble> {
+        troubles(&self.settings(slurm_conf), role)
+    }
+
+    fn settings(&self, slurm_conf: &str) -> Settings {
         let host = nix::unistd::gethostname().unwrap();
         let text = format!(
             "SlurmctldHost={}\nPluginDir={}\nPrologs=\n{slurm_conf}",
@@ -74,11 +78,10 @@ impl World {
         self.put("etc/slurm.conf", &text, 0o644);
         let read = |path: &Path| fs::read_to_string(path);
         let files = super::super::Files::read(&self.path("etc/slurm.conf"), &read, &gather::glob);
-        let settings = Settings {
+        Settings {
             files: Some(files.unwrap()),
             ..Settings::default()
-        };
-        troubles(&settings, role)
+        }
     }
 }
 
@@ -363,5 +366,34 @@ fn programs_and_plugins_of_another_build_are_named() {
     );
     let found = world.look(&named, true);
     assert_eq!(wrong(&found), [&other]);
+    assert_eq!(found[0].finding().severity, Severity::Warning);
+}
+
+#[test]
+fn two_files_of_gpufrac_that_differ_are_named() {
+    let Some(world) = World::new() else { return };
+    let role = Role {
+        is_node: true,
+        has_commands: false,
+    };
+    let old = world.path("old/gpufrac.toml").display().to_string();
+    world.put("old/gpufrac.toml", "version = 1\n", 0o644);
+    world.put("etc/gpufrac.toml", "version = 1\n", 0o644);
+    let line = format!("required spank_gpufrac.so config={old}\n");
+    world.put("etc/plugstack.conf", &line, 0o644);
+    world.plugin("lib/hash_k12.so", 0x18_0b_05);
+    world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
+    let look = || {
+        let settings = Settings {
+            config: Some(world.path("etc/gpufrac.toml")),
+            ..world.settings("")
+        };
+        troubles(&settings, role)
+    };
+    assert_eq!(look(), []);
+    world.put("etc/gpufrac.toml", "version = 1\n# newer\n", 0o644);
+    let found = look();
+    let differs = Wrong::OtherConfig(world.path("etc/gpufrac.toml"));
+    assert_eq!(wrong(&found), [&differs]);
     assert_eq!(found[0].finding().severity, Severity::Warning);
 }

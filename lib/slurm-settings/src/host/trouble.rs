@@ -62,6 +62,8 @@ pub enum Wrong {
     },
     /// The line names a gpufrac.toml that does not exist.
     NoConfig,
+    /// The line names another gpufrac.toml than this one, which the other programs use.
+    OtherConfig(PathBuf),
     /// The program does not exist.
     NoProgram,
     /// No file matches the pattern: Slurm does not run this program.
@@ -125,6 +127,14 @@ impl Trouble {
             Wrong::NoConfig => error(
                 format!("config={path} does not exist: no job with a GPU starts on this node"),
                 format!("take config={path} out of this line, or correct the path"),
+            ),
+            Wrong::OtherConfig(used) => (
+                Severity::Warning,
+                format!(
+                    "config={path} differs from `{}`: slurmstepd prepares jobs by the one, and the prolog by the other",
+                    used.display()
+                ),
+                format!("take config={path} out of this line, or copy the newer file over the other"),
             ),
             Wrong::NoProgram => error(
                 format!("`{path}` does not exist on this node: Slurm drains it with the next job"),
