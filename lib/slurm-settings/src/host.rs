@@ -283,14 +283,15 @@ impl Host<'_> {
             });
             return;
         };
-        let build = release::build_of_file(&path).filter(|build| build != BUILD);
         let wrong = match (release::of_file(&path), self.release) {
             (None, _) => Some(Wrong::IsNoPlugin),
-            (Some(own), Some(host)) if own.series() != host.series() => Some(Wrong::OtherSeries {
-                built_for: own.series(),
-                host: host.series(),
-            }),
-            _ => build.map(Wrong::OtherBuild),
+            (Some((own, _)), Some(host)) if own.series() != host.series() => {
+                Some(Wrong::OtherSeries {
+                    built_for: own.series(),
+                    host: host.series(),
+                })
+            }
+            (Some((_, build)), _) => build.filter(|build| build != BUILD).map(Wrong::OtherBuild),
         };
         let (reader, closed, then) = match reader {
             Reader::Users => (USERS, access::closed_to_users(&path), COMMANDS_FAIL),

@@ -18,7 +18,7 @@ use std::fmt;
 pub use daemon::release_of_parent;
 #[cfg(feature = "plugin")]
 pub use host::{adopt, foreign, host, refusal};
-pub use stock::{beside, build_of_file, of_file};
+pub use stock::{beside, of_file};
 
 /// The build of gpufrac: version and commit, as `cargo xtask package` and `cargo xtask dist` set them.
 pub const BUILD: &str = match option_env!("GPUFRAC_BUILD") {

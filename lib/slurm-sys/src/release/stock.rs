@@ -5,6 +5,7 @@
 //! that other programs cannot load them; some load further libraries; and a process that maps a file which an upgrade
 //! is replacing may be killed, whereas reading such a file at worst gives no result.
 
+use std::ffi::CStr;
 use std::path::Path;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
@@ -26,42 +27,38 @@ const MANY_BYTES: u64 = 64 << 20;
 /// The release of Slurm's own plugins in a folder.
 #[must_use]
 pub fn beside(folder: &Path) -> Option<Release> {
-    NAMES.iter().find_map(|name| of_file(&folder.join(name)))
+    let mut found = NAMES.iter().map(|name| of_file(&folder.join(name)));
+    found.find_map(|found| Some(found?.0))
 }
 
-/// The release for which a plugin file was built.
+/// The release for which a plugin file was built, and for a plugin of gpufrac its build ([`super::BUILD`]), which
+/// earlier builds do not tell.
 #[must_use]
-pub fn of_file(path: &Path) -> Option<Release> {
-    let version = symbol(&read(path)?, "plugin_version")?;
-    Some(Release(u32::from_ne_bytes(version.try_into().ok()?)))
-}
-
-/// The build of gpufrac in a plugin file of gpufrac ([`super::BUILD`]); None for other plugins, and for earlier builds.
-#[must_use]
-pub fn build_of_file(path: &Path) -> Option<String> {
-    let text = symbol(&read(path)?, "gpufrac_build")?;
-    let text = text.split(|byte| *byte == 0).next()?;
-    String::from_utf8(text.to_vec()).ok()
-}
-
-/// The bytes of a file that can be a plugin.
-fn read(path: &Path) -> Option<Vec<u8>> {
+pub fn of_file(path: &Path) -> Option<(Release, Option<String>)> {
     // Reading a named pipe would never end.
     let file = std::fs::metadata(path).ok()?;
-    let may_be_plugin = file.is_file() && file.len() <= MANY_BYTES;
-    may_be_plugin.then(|| std::fs::read(path).ok())?
+    if !file.is_file() || file.len() > MANY_BYTES {
+        return None;
+    }
+    let bytes = std::fs::read(path).ok()?;
+    let file = object::File::parse(bytes.as_slice()).ok()?;
+    let version = symbol(&file, "plugin_version")?;
+    let release = Release(u32::from_ne_bytes(version.try_into().ok()?));
+    let build =
+        symbol(&file, "gpufrac_build").and_then(|text| CStr::from_bytes_until_nul(text).ok());
+    Some((
+        release,
+        build.map(|text| text.to_string_lossy().into_owned()),
+    ))
 }
 
 /// The value of a symbol in a plugin file.
-fn symbol(file: &[u8], name: &str) -> Option<Vec<u8>> {
-    let file = object::File::parse(file).ok()?;
+fn symbol<'f>(file: &object::File<'f>, name: &str) -> Option<&'f [u8]> {
     let symbol = file
         .dynamic_symbols()
         .find(|symbol| symbol.is_definition() && symbol.name() == Ok(name))?;
-    let bytes = file
-        .segments()
-        .find_map(|segment| segment.data_range(symbol.address(), symbol.size()).ok()?)?;
-    Some(bytes.to_vec())
+    file.segments()
+        .find_map(|segment| segment.data_range(symbol.address(), symbol.size()).ok()?)
 }
 
 #[cfg(test)]
@@ -107,10 +104,11 @@ mod tests {
             const unsigned int plugin_version = 0x16050b;\n";
         let folder = plugin(source);
         let file = folder.path().join("hash_k12.so");
-        assert_eq!(build_of_file(&file).as_deref(), Some("0.1.0~dev7.gabc"));
-        assert_eq!(of_file(&file), Some(Release(0x16_05_0b)));
+        let build = Some("0.1.0~dev7.gabc".to_owned());
+        assert_eq!(of_file(&file), Some((Release(0x16_05_0b), build)));
         let folder = plugin("const unsigned int plugin_version = 0x16050b;\n");
-        assert_eq!(build_of_file(&folder.path().join("hash_k12.so")), None);
+        let file = folder.path().join("hash_k12.so");
+        assert_eq!(of_file(&file), Some((Release(0x16_05_0b), None)));
     }
 
     #[test]
