@@ -99,6 +99,56 @@ pub(super) const MISTAKES: &[Mistake] = &[
     )
     .quick(),
     Mistake::new(
+        "a prolog without Slurm's variables",
+        |site| {
+            site.change(&site.program("prolog"), "exec ", "exec env -i ");
+            Ok(())
+        },
+        &[
+            "gpufrac-prolog runs without Slurm's variables there",
+            "without env -i",
+        ],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a site's prolog that ends before it calls gpufrac's",
+        |site| {
+            site.change(&site.program("prolog"), "exec ", "exit 0\nexec ");
+            Ok(())
+        },
+        &["the script ends there, before it runs gpufrac-prolog"],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a site's prolog that gives gpufrac's 5 seconds",
+        |site| {
+            site.change(&site.program("prolog"), "exec ", "exec timeout 5 ");
+            Ok(())
+        },
+        &["timeout ends gpufrac-prolog after 5 s", "give it 60 s"],
+        Fate::Slice,
+    )
+    .warned(),
+    Mistake::new(
+        "a gpufrac-prolog of an older build",
+        |site| {
+            let (prolog, ours) = (site.program("gpufrac-prolog"), site.program("newer"));
+            site.keep(&prolog);
+            site.keep(&ours);
+            fs::rename(&prolog, &ours).expect("root may");
+            // The same program under another version: it still makes the slice.
+            let text = format!(
+                "#!/bin/sh\n[ \"$1\" = --version ] && echo gpufrac-prolog 0.0.9 for Slurm 24.11 && exit\nexec {} \"$@\"\n",
+                ours.display()
+            );
+            site.write(&prolog, &text);
+            Ok(())
+        },
+        &["is of build 0.0.9, and `gpufrac` of build", "from one build"],
+        Fate::Slice,
+    )
+    .warned(),
+    Mistake::new(
         "a site's epilog that does not call gpufrac's",
         |site| {
             site.write(&site.program("epilog"), "#!/bin/sh\nexit 0\n");

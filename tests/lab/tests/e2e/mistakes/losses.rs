@@ -380,23 +380,43 @@ pub(super) const MISTAKES: &[Mistake] = &[
     }),
 ];
 
-const OF_THE_REAPER: &[Mistake] = &[Mistake::new(
-    "a reaper that does not run",
-    |site| {
+const OF_THE_REAPER: &[Mistake] = &[
+    Mistake::new(
+        "a change that the reaper was not told",
+        |site| {
+            let run = site.lab.folder().run(site.node());
+            let file = run.join("reaper/status.json");
+            let written = || Ok(file.exists().then_some(()));
+            let limit = Duration::from_secs(60);
+            site.lab.wait("the reaper wrote its file", limit, written)?;
+            site.change(&site.config(), "\"dry-run\"", "\"on\"");
+            Ok(())
+        },
+        &[
+            "runs with an earlier gpufrac.toml",
+            "`systemctl reload gpufrac-reaperd`",
+        ],
+        Fate::Slice,
+    )
+    .warned(),
+    Mistake::new(
+        "a reaper that does not run",
+        |site| {
+            let node = site.node().to_owned();
+            site.lab.stop_reaper(&node, Signal::SIGTERM)
+        },
+        &[
+            "gpufrac-reaperd does not run",
+            "`systemctl enable --now gpufrac-reaperd`",
+        ],
+        Fate::Slice,
+    )
+    .mended(|site| {
         let node = site.node().to_owned();
-        site.lab.stop_reaper(&node, Signal::SIGTERM)
-    },
-    &[
-        "gpufrac-reaperd does not run",
-        "`systemctl enable --now gpufrac-reaperd`",
-    ],
-    Fate::Slice,
-)
-.mended(|site| {
-    let node = site.node().to_owned();
-    site.lab.start_reaper(&node)?;
-    site.wait_until_right()
-})];
+        site.lab.start_reaper(&node)?;
+        site.wait_until_right()
+    }),
+];
 
 #[test]
 #[ignore = "full: each mistake takes seconds"]
