@@ -71,7 +71,7 @@ fn left_over(lease: &Lease) -> Finding {
         severity: Severity::Warning,
         ..Finding::of_machine(
             format!(
-                "job {job} has ended, and its lease is still here: its epilog did not run, or did not end"
+                "Slurm has no job {job} on this node, and the lease of the job is still here: its epilog did not run, or did not end"
             ),
             format!(
                 "`gpufrac lease drop {name}` removes the slice; `journalctl -t gpufrac | grep 'job {job}:'` says what happened"

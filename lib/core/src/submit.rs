@@ -102,8 +102,10 @@ fn decide_by_own_name(
     request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Result<Verdict, Refusal> {
-    let texts = Texts::read(request, occasion)?;
     let destination = Destination::of(config, request, occasion);
+    let texts = Texts::read(request, occasion).map_err(|refusal| {
+        granted::of_notation(config, &destination, request, occasion, refusal)
+    })?;
     let fraction = requested::of(config, &destination, request, &texts, occasion)?;
     texts.refuse_ambiguous(fraction.as_ref().map(|fraction| fraction.option))?;
     let Some(fraction) = fraction else {

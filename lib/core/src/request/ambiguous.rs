@@ -12,6 +12,7 @@
 use super::error::RequestError;
 use super::item::{GresForm, Kind};
 use super::{counted, item, names_fraction, quoted};
+use crate::mechanism::Mechanism;
 use crate::pool::Pool;
 
 /// Refuses a text about GPUs that a Slurm with this form could read in another way: an item with a mark inside or
@@ -47,7 +48,19 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
         }
         // A wrong fraction has its own message.
         let kind = item(text)?.kind;
-        if !body.bytes().all(is_plain) {
+        // The one mechanism with another character. gpufrac rewrites the item, so that Slurm never reads it.
+        let by_both = matches!(
+            kind,
+            Kind::Gpufrac {
+                mechanism: Some(Mechanism::MigMps),
+                ..
+            }
+        );
+        let plain = match by_both {
+            true => body.replacen(Mechanism::MigMps.name(), "", 1),
+            false => body.to_owned(),
+        };
+        if !plain.bytes().all(is_plain) {
             return refused("a name or a count has no such character");
         }
         let (name, type_name) = match &kind {
@@ -184,6 +197,8 @@ mod tests {
             "xgres/shard:1,zgpufrac:1",
             "gres/shard:1,gres/zgpufrac:1",
             "gres/shard:+50",
+            "gpufrac:mig+mps+mps:0.25",
+            "gres/shard:mig+mps:5",
             "gres/shard: 50",
             "gres/gpu:1,gres/shard:50\n",
         ] {
@@ -267,6 +282,7 @@ mod tests {
             "",
             "gpufrac:0.25",
             "gpufrac:mig:10G",
+            "gpufrac:mig+mps:0.25",
             "gpu:0.25",
             "gres:gpufrac:25,gres:shard:25",
             "gres:gpu:h100:1,gres:gpufrac:100",

@@ -17,9 +17,16 @@ pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
             // A number that does not fit into u64 counts as the largest one.
             Ok(Amount::Integer(text.parse().unwrap_or(u64::MAX)))
         }
-        Err(source) => Err(match other_notation(text) {
-            Some(decimal) => RequestError::Decimal { item, decimal },
-            None => RequestError::Fraction { item, source },
+        Err(source) => Err(match (other_notation(text), memory_of_profile(text)) {
+            (Some(decimal), _) => RequestError::Decimal { item, decimal },
+            (None, Some(gigabytes)) => RequestError::Instead {
+                item,
+                why: "a profile of MIG is not a size",
+                write: format!(
+                    "its memory, gpufrac:{gigabytes}G, or a fraction such as gpufrac:0.25"
+                ),
+            },
+            (None, None) => RequestError::Fraction { item, source },
         }),
     }
 }
@@ -39,8 +46,24 @@ fn other_notation(text: &str) -> Option<Fraction> {
     if text.contains('/') {
         return Fraction::parse(text).ok();
     }
-    let percent = text.strip_suffix('%')?.parse().ok()?;
-    Fraction::new(percent, 100).ok()
+    let percent = text.strip_suffix('%')?;
+    let (whole, decimals) = percent.split_once('.').unwrap_or((percent, ""));
+    // More decimals than a fraction has are no percentage that a user means.
+    let scale = 10_u32.checked_pow(u32::try_from(decimals.len()).ok()?)?;
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) {
+        return None;
+    }
+    let number = format!("{whole}{decimals}").parse().ok()?;
+    Fraction::new(number, 100_u32.checked_mul(scale)?).ok()
+}
+
+/// The memory of a MIG profile, `20gb` of `2g.20gb`.
+fn memory_of_profile(text: &str) -> Option<&str> {
+    let (slices, memory) = text.split_once("g.")?;
+    let gigabytes = memory.strip_suffix("gb")?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits(slices) && digits(gigabytes)).then_some(gigabytes)
 }
 
 /// None if the text is not meant as memory; `Some(None)` if it is, but there is no such amount.

@@ -4,7 +4,7 @@ use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
 use super::offered::instead_of_gpus;
 use super::refusal::{RawReason, Refusal};
-use super::requested::is_of_no_pool;
+use super::requested::{RequestedFraction, is_of_no_pool};
 use crate::config::Config;
 use crate::request::{self, Item, Kind};
 
@@ -75,9 +75,14 @@ pub(super) fn fraction_alone(
     destination: &Destination<'_>,
     request: &JobRequest<'_>,
     elsewhere: &Elsewhere,
+    fraction: &RequestedFraction<'_>,
 ) -> Result<(), Refusal> {
     if let Some(option) = elsewhere.gpu {
-        return Err(Refusal::GpuElsewhere { option });
+        return Err(Refusal::GpuElsewhere {
+            option,
+            with: fraction.option,
+            amount: request::quoted(&fraction.text),
+        });
     }
     if let Some(option) = bound_to_gpu(request) {
         return Err(Refusal::PerGpu { option });
@@ -141,7 +146,13 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     occasion: Occasion,
     mut items: impl Iterator<Item = &'i Item<'t>>,
 ) -> Result<(), Refusal> {
-    let (Some(nodes), Occasion::Submit, true) = (request.nodes, occasion, destination.named) else {
+    // Of an update the partition may not be known; such a job can start in none.
+    let decided = match occasion {
+        Occasion::Submit => destination.named,
+        Occasion::Modify => true,
+        Occasion::Step => false,
+    };
+    let Some(nodes) = request.nodes.filter(|_| decided) else {
         return Ok(());
     };
     let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
@@ -161,7 +172,10 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     let (sizes, elsewhere) = instead_of_gpus(config, destination);
     Err(Refusal::NoSuchType {
         type_name: request::quoted(type_name),
-        partition: (*partition).to_owned(),
+        destination: match destination.named {
+            true => format!("partition {partition}"),
+            false => destination.title(),
+        },
         sizes,
         elsewhere,
     })

@@ -4,14 +4,14 @@ use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
 use super::offered::{allowed, broken_rule, fractions, partitions_with};
 use super::refusal::{FractionOption, Refusal};
-use super::requested::RequestedFraction;
+use super::requested::{Origin, RequestedFraction};
 use super::{several, types};
 use crate::config::Config;
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
-use crate::request::{self, GresForm};
+use crate::request::{self, GresForm, RequestError};
 use crate::rounding::{self, Demand, Grant, NoGrant};
 
 /// The grant for a fraction, with the Type of devices.
@@ -90,6 +90,34 @@ pub(super) fn grant<'a>(
     Ok(Granted { grant, shard_type })
 }
 
+/// The refusal of a ratio or a percentage: a size that the pools do not give must not be proposed in another notation.
+pub(super) fn of_notation(
+    config: &Config,
+    destination: &Destination<'_>,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+    refusal: Refusal,
+) -> Refusal {
+    let Refusal::Request(RequestError::Decimal { decimal, .. }) = &refusal else {
+        return refusal;
+    };
+    if destination.pools.is_empty() {
+        return refusal;
+    }
+    let meant = RequestedFraction {
+        option: FractionOption::Gres,
+        origin: Origin::Item(0),
+        mechanism: None,
+        demand: Demand::Fraction(*decimal),
+        type_name: None,
+        text: decimal.to_string(),
+    };
+    match grant(config, destination, &meant, request, occasion) {
+        Ok(_) => refusal,
+        Err(other) => other,
+    }
+}
+
 /// The pools that can serve the request.
 fn candidates<'a>(
     destination: &Destination<'a>,
@@ -165,10 +193,10 @@ fn no_grant(
             sizes: fractions(&sizes),
             elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
         },
-        (NoGrant::TooManyGpus { most }, demand) => Refusal::TooManyGpus {
+        (NoGrant::TooManyGpus { most }, _) => Refusal::TooManyGpus {
             text,
-            most,
-            meant: demand.gpus().and_then(|gpus| Fraction::new(gpus, 100).ok()),
+            most: Some(most),
+            meant: None,
         },
         (NoGrant::TooLarge, _) => Refusal::TooLarge {
             option,

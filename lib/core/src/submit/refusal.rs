@@ -41,16 +41,13 @@ pub enum Refusal {
     )]
     TwoFractions,
     /// The request is for more whole GPUs than a pool has on a node.
-    #[error("gpufrac: {text:?} is more whole GPUs than a job can have of a node (at most {most}); {}", meant.map_or_else(
-        || format!("write at most --gres=gpufrac:{most}, with --nodes for several nodes"),
-        |fraction| format!("for {}% of a GPU write --gres=gpufrac:{fraction}", fraction.ceil_of(100)),
-    ))]
+    #[error("gpufrac: {text:?} is more whole GPUs than a job can have of a node; write {}", fewer_gpus(*most, *meant))]
     TooManyGpus {
         /// The item as written.
         text: String,
-        /// The most GPUs of a pool on a node.
-        most: u32,
-        /// The fraction, if the number was meant as a percentage.
+        /// The most GPUs of a pool on a node, if whole GPUs can be meant.
+        most: Option<u32>,
+        /// The fraction, if the number can be meant as a percentage.
         meant: Option<Fraction>,
     },
     /// The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that are in use.
@@ -69,22 +66,35 @@ pub enum Refusal {
     },
     /// A fraction and `gpu` in one request.
     #[error(
-        "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25"
+        "gpufrac: gpufrac and gpu cannot be in one request; leave gpu out, and write only --gres=gpufrac:{amount}"
     )]
-    WithGpu,
+    WithGpu {
+        /// The value of gpufrac as written.
+        amount: String,
+    },
     /// A fraction and `none` in one request.
     #[error(
         "gpufrac: a fraction and none cannot be in one request; leave none out, and write only --gres=gpufrac:0.25"
     )]
     WithNone,
     /// A fraction and `shard` in one request.
-    #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25")]
-    WithShard,
+    #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:{amount}")]
+    WithShard {
+        /// The value of gpufrac as written.
+        amount: String,
+    },
     /// The option asks for GPUs, but does not count per node.
-    #[error("gpufrac: a fraction cannot be combined with {option}; write only --gres=gpufrac:0.25")]
+    #[error(
+        "gpufrac: gpufrac cannot be combined with {option}; write only {with}{amount}{}",
+        if *option == "--gpus" { ", without SBATCH_GPUS, SALLOC_GPUS and SLURM_GPUS in the environment" } else { "" }
+    )]
     GpuElsewhere {
         /// The option.
         option: &'static str,
+        /// The option with the fraction.
+        with: FractionOption,
+        /// The value of gpufrac as written.
+        amount: String,
     },
     /// A fraction and `--exclusive` in one request.
     #[error(
@@ -121,12 +131,16 @@ pub enum Refusal {
     NodeAndTask,
     /// A whole GPU for each task.
     #[error(
-        "gpufrac: whole GPUs are given to a job on each of its nodes, not to each task; write for example --gres=gpufrac:4 --ntasks-per-node=4 for four tasks with four GPUs, or a smaller fraction"
+        "gpufrac: whole GPUs are given to a job on each of its nodes, not to each task; write for example --gres=gpufrac:2 --ntasks-per-node=2 for two tasks with two GPUs, or a smaller fraction"
     )]
     WholePerTask,
     /// More tasks than a device has room for.
     #[error(
-        "gpufrac: {tasks} tasks with {units}% of a GPU each do not fit: all slices of a job on a node are of one device, which has {most}; write --nodes={nodes} --ntasks={tasks} (at most {most} tasks on a node), or a smaller fraction"
+        "gpufrac: {tasks} tasks with {units}% of a GPU each do not fit: all slices of a job on a node are of one device, which has {most}; write {} (at most {most} tasks on a node), or a smaller fraction",
+        match nodes <= there {
+            true => format!("--nodes={nodes} --ntasks={tasks}"),
+            false => format!("--nodes={there} --ntasks={} on all {there} nodes with these GPUs", most.saturating_mul(*there)),
+        }
     )]
     TooManyTasks {
         /// The number of tasks.
@@ -137,6 +151,8 @@ pub enum Refusal {
         most: u32,
         /// The number of nodes that are needed.
         nodes: u32,
+        /// The number of nodes of the pools.
+        there: u32,
     },
     /// An update names a fraction per task.
     #[error(
@@ -150,7 +166,8 @@ pub enum Refusal {
     CountsStay,
     /// The option works with whole GPUs only.
     #[error(
-        "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); leave it out and use --cpus-per-task or --mem"
+        "gpufrac: gpufrac cannot be combined with {option} (Slurm refuses it for shares of GPUs); leave it out{}",
+        if *option == "--gpu-freq" { "" } else { ", and use --cpus-per-task or --mem" }
     )]
     PerGpu {
         /// The option.
@@ -318,14 +335,14 @@ pub enum Refusal {
     },
     /// A Type of GPU that neither Slurm nor a pool has.
     #[error(
-        "gpufrac: no GPU of this cluster has the Type {type_name:?}, and those of partition {partition} are shared; {}",
+        "gpufrac: no GPU of this cluster has the Type {type_name:?}, and those of {destination} are shared; {}",
         ways(FractionOption::Gres, sizes, elsewhere)
     )]
     NoSuchType {
         /// The Type as written.
         type_name: String,
-        /// The partition.
-        partition: String,
+        /// The partition for messages.
+        destination: String,
         /// The sizes where the job may run.
         sizes: Vec<Fraction>,
         /// Partitions that lend whole GPUs, if this one does not.
@@ -333,7 +350,7 @@ pub enum Refusal {
     },
     /// As [`Refusal::Raw`], if the partition is not known.
     #[error(
-        "gpufrac: {name} cannot be asked for in partitions with shared GPUs; name the job's partition in the same request, or write gpufrac:0.25"
+        "gpufrac: {name} cannot be asked for in partitions with shared GPUs; write gpufrac:0.25, or, for a job of another partition, name this partition in the same request"
     )]
     RawUnknownPartition {
         /// `shard` or `gpu`.
@@ -393,7 +410,7 @@ impl fmt::Display for RawReason {
         f.write_str(match self {
             RawReason::Plain => "",
             RawReason::Unequal => " (the counts of gpufrac and shard do not belong together)",
-            RawReason::MeantFraction => " (a fraction of gpu is not a thing of Slurm's)",
+            RawReason::MeantFraction => " (Slurm counts gpu in whole numbers)",
         })
     }
 }
@@ -426,6 +443,20 @@ fn ways(option: FractionOption, sizes: &[Fraction], elsewhere: &[String]) -> Str
         ));
     }
     text
+}
+
+/// The request for fewer GPUs, or for a part of one.
+fn fewer_gpus(most: Option<u32>, meant: Option<Fraction>) -> String {
+    let whole =
+        most.map(|most| format!("at most --gres=gpufrac:{most}, with --nodes for several nodes"));
+    let part = meant.map(|meant| {
+        format!(
+            "--gres=gpufrac:{meant} for {}% of a GPU",
+            meant.ceil_of(100)
+        )
+    });
+    let ways: Vec<String> = whole.into_iter().chain(part).collect();
+    ways.join(", or ")
 }
 
 /// The request for several whole GPUs, if the sizes include a whole one.

@@ -73,7 +73,7 @@ pub(super) fn of<'a>(
             if option == FractionOption::TresPerTask {
                 tasks::alone(config, destination, texts, occasion)?;
             }
-            conflicts::fraction_alone(config, destination, request, &elsewhere)?;
+            conflicts::fraction_alone(config, destination, request, &elsewhere, &fraction)?;
             Ok(Some(fraction))
         }
         RequestedGpus::Raw {
@@ -168,6 +168,14 @@ pub(super) fn read<'a>(
             text: last_part(text).to_owned(),
         }))
     };
+    let written = || match amount {
+        // Units that were written earlier.
+        Amount::Integer(units) if units > MAX_GPUS.into() => {
+            percent(units).map(|it| it.to_string())
+        }
+        _ => None,
+    };
+    let written = || written().unwrap_or_else(|| request::quoted(last_part(text)));
     let pair = |units| mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
     match amount {
         // One unit is written like a whole GPU: `gpufrac:1`.
@@ -183,27 +191,35 @@ pub(super) fn read<'a>(
             reason: RawReason::Unequal,
             gpus: 1,
         }),
-        Amount::Integer(_) if !gpus.is_empty() => Err(Refusal::WithGpu),
+        Amount::Integer(_) if !gpus.is_empty() => Err(Refusal::WithGpu { amount: written() }),
         Amount::Integer(gpus) => {
             let lending = pools.iter().filter(|pool| pool.lends_whole());
             let most = lending.map(|pool| pool.most_gpus()).max();
-            let (limit, meant) = (most.unwrap_or(MAX_GPUS), percent(gpus));
+            let meant = percent(gpus).filter(|meant| is_given(*meant, pools));
             let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
-            // Where no whole GPU is lent, that is the reason to give.
-            if gpus <= limit || most.is_none() && meant.is_none() {
-                return requested(Demand::Gpus(gpus));
+            match (most, meant) {
+                // Where no whole GPU is lent and no part was meant, that is the reason to give.
+                (None, _) if gpus <= MAX_GPUS || meant.is_none() => requested(Demand::Gpus(gpus)),
+                (Some(most), _) if gpus <= most => requested(Demand::Gpus(gpus)),
+                (most, meant) => Err(Refusal::TooManyGpus {
+                    text: request::quoted(text),
+                    // As many GPUs as no node has were meant as a percentage.
+                    most: most.filter(|_| meant.is_none() || gpus <= MAX_GPUS),
+                    meant,
+                }),
             }
-            Err(Refusal::TooManyGpus {
-                text: request::quoted(text),
-                most: limit,
-                meant,
-            })
         }
-        _ if !gpus.is_empty() => Err(Refusal::WithGpu),
-        _ if !shards.is_empty() => Err(Refusal::WithShard),
+        _ if !gpus.is_empty() => Err(Refusal::WithGpu { amount: written() }),
+        _ if !shards.is_empty() => Err(Refusal::WithShard { amount: written() }),
         Amount::Fraction(fraction) => requested(Demand::Fraction(fraction)),
         Amount::Memory(memory) => requested(Demand::Memory(memory)),
     }
+}
+
+/// Whether one of the pools has a size for a fraction.
+fn is_given(fraction: Fraction, pools: &[&Pool]) -> bool {
+    let mut sizes = pools.iter().flat_map(|pool| &pool.layout.menu);
+    sizes.any(|size| size.fraction.covers(fraction))
 }
 
 /// The fraction of a percentage.

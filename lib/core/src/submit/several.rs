@@ -6,7 +6,6 @@ use super::job::{JobRequest, Occasion};
 use super::offered::partitions_with;
 use super::refusal::Refusal;
 use crate::config::Config;
-use crate::fraction::Fraction;
 use crate::pool::Pool;
 use crate::request::GresForm;
 use crate::rounding::Demand;
@@ -48,8 +47,8 @@ fn keep_enough(request: &JobRequest<'_>, gpus: u32, pools: &mut Vec<&Pool>) -> R
         false => Ok(()),
         true => Err(Refusal::TooManyGpus {
             text: format!("gpufrac:{gpus}"),
-            most: limit.unwrap_or_default(),
-            meant: Fraction::new(gpus, 100).ok(),
+            most: Some(limit.unwrap_or_default()),
+            meant: None,
         }),
     }
 }

@@ -1,5 +1,7 @@
 //! Rules for a fraction per task.
 
+use std::collections::BTreeSet;
+
 use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
 use super::refusal::{FractionOption, Refusal};
@@ -8,6 +10,7 @@ use super::texts::Texts;
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::Units;
+use crate::pool::Pool;
 use crate::request::{self, GresForm, Item, Kind};
 
 /// Refuses a fraction per task in a spelling that this Slurm, or any Slurm, does not count.
@@ -59,23 +62,28 @@ pub(super) fn fit(
         let named = entry.mechanism.is_none_or(|named| named == pool.mechanism);
         named && pool.layout.entry(entry.units).is_some()
     });
-    let Some(most) = serving
+    let serving: Vec<&Pool> = serving.copied().collect();
+    let most = serving.iter();
+    let most = most
         .map(|pool| pool.layout.capacity.0 / entry.units.0)
-        .max()
-    else {
+        .max();
+    let Some(most) = most else {
         return Ok(());
     };
+    let nodes: BTreeSet<&String> = serving.iter().flat_map(|pool| pool.nodes.names()).collect();
+    let there = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     // Together with `--ntasks`, `--ntasks-per-node` is the maximum on a node.
     let per_node = request.tasks_per_node.unwrap_or(1);
     let tasks = request.tasks.unwrap_or(per_node);
     let on_a_node = per_node.min(tasks);
-    let room = request.max_nodes.map(|nodes| most.saturating_mul(nodes));
-    if on_a_node > most || room.is_some_and(|room| tasks > room) {
+    let nodes = request.max_nodes.unwrap_or(there).min(there);
+    if on_a_node > most || tasks > most.saturating_mul(nodes) {
         return Err(Refusal::TooManyTasks {
             tasks,
             units: entry.units,
             most,
             nodes: tasks.div_ceil(most.max(1)),
+            there,
         });
     }
     Ok(())

@@ -329,7 +329,7 @@ fn several_gpus_by_an_integer() {
     );
     assert_eq!(
         refusal("full", "gpufrac:17"),
-        "gpufrac: \"gpufrac:17\" is more whole GPUs than a job can have of a node (at most 16); for 17% of a GPU write --gres=gpufrac:0.17"
+        "gpufrac: \"gpufrac:17\" is more whole GPUs than a job can have of a node; write --gres=gpufrac:0.17 for 17% of a GPU"
     );
     for number in ["250", "99999999999999999999999999999"] {
         let message = refusal("full", &format!("gpufrac:{number}"));
@@ -401,7 +401,7 @@ fn several_gpus_are_limited_by_the_nodes_of_slurm_conf() {
         for (nodes, gpus, most) in [(four, 5, 4), (eight, 9, 8), (&both, 16, 8)] {
             let said = with(nodes, &format!("gpufrac:{gpus}"), form, false).unwrap_err();
             let reason = format!(
-                "gpufrac: \"gpufrac:{gpus}\" is more whole GPUs than a job can have of a node (at most {most}); for {gpus}% of a GPU"
+                "gpufrac: \"gpufrac:{gpus}\" is more whole GPUs than a job can have of a node; write at most --gres=gpufrac:{most}, with --nodes"
             );
             assert!(said.starts_with(&reason), "{said}");
             let pair = form.prefix().to_owned();
@@ -474,7 +474,7 @@ fn a_node_has_no_more_gpus_than_its_pool_names() {
     );
     assert_eq!(
         decided("gpu", "gpufrac:8", GresForm::Slash).unwrap_err(),
-        "gpufrac: \"gpufrac:8\" is more whole GPUs than a job can have of a node (at most 4); for 8% of a GPU write --gres=gpufrac:0.08"
+        "gpufrac: \"gpufrac:8\" is more whole GPUs than a job can have of a node; write at most --gres=gpufrac:4, with --nodes for several nodes, or --gres=gpufrac:0.08 for 8% of a GPU"
     );
     // The Type with enough GPUs.
     assert_eq!(
@@ -545,11 +545,11 @@ fn contradictions_are_refused() {
         ),
         (
             "gpufrac:0.25,gpu:1",
-            "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
+            "gpufrac: gpufrac and gpu cannot be in one request; leave gpu out, and write only --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:25,shard:25,gpu:1",
-            "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
+            "gpufrac: gpufrac and gpu cannot be in one request; leave gpu out, and write only --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:0.25,shard:25",
@@ -557,7 +557,7 @@ fn contradictions_are_refused() {
         ),
         (
             "gpufrac:25",
-            "gpufrac: \"gpufrac:25\" is more whole GPUs than a job can have of a node (at most 16); for 25% of a GPU write --gres=gpufrac:0.25",
+            "gpufrac: \"gpufrac:25\" is more whole GPUs than a job can have of a node; write --gres=gpufrac:0.25 for 25% of a GPU",
         ),
         (
             "gpufrac:250",
@@ -601,20 +601,29 @@ fn options_that_do_not_go_with_a_fraction() {
             with(|r| r.cpus_per_tres = Some("gres/gpu:4")),
         ),
         ("--mem-per-gpu", with(|r| r.mem_per_tres = Some("gpu:1024"))),
-        ("--gpu-freq", with(|r| r.tres_freq = Some("gpu:high"))),
     ] {
         assert_eq!(
             message,
             format!(
-                "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); \
-                 leave it out and use --cpus-per-task or --mem"
+                "gpufrac: gpufrac cannot be combined with {option} (Slurm refuses it for shares of GPUs); \
+                 leave it out, and use --cpus-per-task or --mem"
             )
         );
     }
+    assert!(
+        with(|r| r.tres_freq = Some("gpu:high")).ends_with("shares of GPUs); leave it out"),
+        "memory is no cure for a frequency"
+    );
     assert_eq!(
         with(|r| r.tres_per_job = Some("gres:gpu:1")),
-        "gpufrac: a fraction cannot be combined with --gpus; write only --gres=gpufrac:0.25"
+        "gpufrac: gpufrac cannot be combined with --gpus; write only --gres=gpufrac:0.25, without SBATCH_GPUS, SALLOC_GPUS and SLURM_GPUS in the environment"
     );
+    let half = JobRequest {
+        tres_per_socket: Some("gres:gpu:1"),
+        ..job("gpu", "gpufrac:0.5")
+    };
+    let said = refused(&half, Occasion::Submit);
+    assert!(said.ends_with("write only --gres=gpufrac:0.5"), "{said}");
     for (option, request) in [
         (
             "--gpus",
@@ -763,7 +772,7 @@ fn raw_requests_in_partitions_with_pools() {
             partitions: None,
             ..job("", tres)
         };
-        assert!(refused(&modify, Occasion::Modify).contains("name the job's partition"));
+        assert!(refused(&modify, Occasion::Modify).contains("name this partition"));
         // The client leaves the decision to the controller.
         untouched(&modify, Occasion::Submit);
     }
@@ -786,7 +795,7 @@ fn raw_requests_in_partitions_with_pools() {
     for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1"] {
         let message = refusal("gpu", tres);
         assert!(
-            message.contains("(a fraction of gpu is not a thing of Slurm's)"),
+            message.contains("(Slurm counts gpu in whole numbers)"),
             "{message}"
         );
     }
@@ -1216,4 +1225,47 @@ proptest! {
 fn shared_config() -> &'static Config {
     static CONFIG_ONCE: std::sync::OnceLock<Config> = std::sync::OnceLock::new();
     CONFIG_ONCE.get_or_init(config)
+}
+
+#[test]
+fn no_size_is_proposed_that_the_cluster_does_not_give() {
+    for (tres, proposed) in [
+        (
+            "gpufrac:50",
+            Some("write --gres=gpufrac:0.5 for 50% of a GPU"),
+        ),
+        ("gpufrac:100", None),
+        ("gpufrac:75", None),
+        ("gpufrac:100%", None),
+        ("gpufrac:3/4", None),
+        ("gpufrac:1/4", Some("write it as a decimal: gpufrac:0.25")),
+        (
+            "gpufrac:12.5%",
+            Some("write it as a decimal: gpufrac:0.125"),
+        ),
+    ] {
+        let said = refusal("gpu", tres);
+        match proposed {
+            Some(words) => assert!(said.ends_with(words), "{said}"),
+            None => assert!(said.contains("write --gres=gpufrac:0.125 or "), "{said}"),
+        }
+    }
+}
+
+#[test]
+fn an_update_to_a_type_that_no_node_has_is_refused() {
+    let nodes = "NodeName=n1 Gres=gpu:half:4,shard:half:200,gpufrac:200,gpu:t4:1\n";
+    let name = CountName::default();
+    let nodes = NodesGres::of_slurm_conf(nodes, &name, &|_| None).unwrap();
+    let update = |tres| JobRequest {
+        partitions: None,
+        nodes: Some(&nodes),
+        ..job("", tres)
+    };
+    let said = refused(&update("gpu:h100:1"), Occasion::Modify);
+    assert!(
+        said.starts_with("gpufrac: no GPU of this cluster has the Type \"h100\""),
+        "{said}"
+    );
+    untouched(&update("gpu:t4:1"), Occasion::Modify);
 }

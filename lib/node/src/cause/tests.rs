@@ -267,6 +267,7 @@ fn plain() -> Vec<CarveError> {
             job_id,
             partition: "gpu".into(),
             rule: String::new(),
+            update: String::new(),
         },
         CarveError::Login {
             job_id,

@@ -95,7 +95,7 @@ impl Asked {
         units_of_tres(&self.per_node, devices).or_else(whole)
     }
 
-    /// The rule of the partition that forbids the job, in words for an admin. A pending job can be moved to another
+    /// The rule of the partition that forbids the job, and the way out, both in words for the user. A pending job can be moved to another
     /// partition without job_submit seeing its GRES, and job_submit does not know which partitions have nodes of a
     /// pool. `size`: the menu entry that the job would get of `device`.
     pub fn against_rules(
@@ -105,21 +105,31 @@ impl Asked {
         device: &Device<'_>,
         units: Units,
         size: &MenuEntry,
-    ) -> Option<String> {
+    ) -> Option<Against> {
         let pool = device.pool;
         if !pool.serves(partition) {
-            return Some(format!(
-                "the GPU is of pool {}, and that is for jobs of {} alone",
-                pool.name,
-                pool.partitions.join(", ")
-            ));
+            let right = pool.partitions.first().map_or("PARTITION", String::as_str);
+            let gres = match self.names_fraction() {
+                true => "",
+                false => " gres=gpufrac:FRACTION",
+            };
+            return Some(Against {
+                rule: format!(
+                    "the GPU is of pool {}, and that is for jobs of {} alone",
+                    pool.name,
+                    pool.partitions.join(", ")
+                ),
+                update: format!("partition={right}{gres}"),
+            });
         }
         let pools = config.pools_of_partition(partition);
         let rules = config.rules(partition);
         if !self.names_fraction() {
             let closed = !rules.is_some_and(|rules| rules.allow_raw);
-            return closed
-                .then(|| "`gpu` and `shard` cannot be asked for by themselves there".to_owned());
+            return closed.then(|| Against {
+                rule: "`gpu` and `shard` cannot be asked for by themselves there".to_owned(),
+                update: "gres=gpufrac:FRACTION".to_owned(),
+            });
         }
         // As in job_submit: a size of any pool of the partition with these units.
         let mut sizes = pools
@@ -133,13 +143,25 @@ impl Asked {
         let bound = |word: &str, bound: Option<Fraction>| {
             bound.map_or(String::new(), |bound| format!(", at {word} {bound}"))
         };
-        Some(format!(
-            "{} of a GPU is not between its bounds{}{}",
-            size.fraction,
-            bound("least", rules.min),
-            bound("most", rules.max)
-        ))
+        Some(Against {
+            rule: format!(
+                "{} of a GPU is not between its bounds{}{}",
+                size.fraction,
+                bound("least", rules.min),
+                bound("most", rules.max)
+            ),
+            update: "gres=gpufrac:FRACTION".to_owned(),
+        })
     }
+}
+
+/// The rule of a partition that forbids a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Against {
+    /// The rule.
+    pub rule: String,
+    /// What `scontrol update` sets, so that the job can start.
+    pub update: String,
 }
 
 /// The items that can be parsed.
@@ -306,18 +328,26 @@ mod tests {
         assert_eq!(against("gpu", pair, 50, 0), None);
         // A partition without a pool, on the same nodes, does not evade the rules and limits of those that have one.
         for tres in ["gres:gpu:1", "gres:shard:50", pair] {
-            let reason = against("cpu", tres, 50, 0).unwrap();
-            assert!(reason.contains("pool p"), "{reason}");
+            let Against { rule, update } = against("cpu", tres, 50, 0).unwrap();
+            assert!(rule.contains("pool p"), "{rule}");
+            let asks = if tres == pair {
+                ""
+            } else {
+                " gres=gpufrac:FRACTION"
+            };
+            assert_eq!(update, format!("partition=gpu{asks}"));
         }
         assert!(against("seven", pair, 50, 0).is_some());
         assert!(
             against("small", pair, 50, 0)
                 .unwrap()
+                .rule
                 .contains("at most 0.25")
         );
         assert!(
             against("small", pair, 13, 0)
                 .unwrap()
+                .rule
                 .contains("at least 0.25")
         );
         assert_eq!(against("small", pair, 25, 0), None);

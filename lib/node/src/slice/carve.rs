@@ -407,9 +407,10 @@ impl GivingBack<'_> {
         }
     }
 
-    /// Cancels the job, and informs its user.
+    /// Cancels the job, and informs its user: on its terminal or in its output, and in Slurm's record.
     fn end(&self) -> Exit {
         let (job_id, log) = (self.job.job_id, self.log);
+        self.explain();
         let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
         if let Err(error) = self.slurm.notify(job_id, &line) {
             log.warning(format!("informing the user failed: {error}"));

@@ -226,7 +226,7 @@ fn two_nodes_with_all_their_gpus() -> Result<(), LabError> {
     let (user, nodes) = (&lab.users()[0], lab.nodes().to_vec());
     let piece = run(&lab, user, &["--gres=gpufrac:0.25"])?.0;
     let refused = lab.try_sbatch(user, &["--gres=gpufrac:9", "--wrap=true"])?;
-    let reason = "more whole GPUs than a job can have of a node (at most 8); for 9% of a GPU write --gres=gpufrac:0.09";
+    let reason = "more whole GPUs than a job can have of a node; write at most --gres=gpufrac:8";
     assert!(refused.stderr.contains(reason), "{refused:?}");
     for options in [
         &["-N2", "--gres=gpufrac:8"][..],

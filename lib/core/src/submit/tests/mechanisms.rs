@@ -433,7 +433,7 @@ fn on_a_mixed_node_a_request_goes_where_its_partition_says() {
     );
     // Types of pools that do not serve the partition.
     assert!(no("mixmig", "gpufrac:25,shard:mps:25").contains("do not belong together"));
-    assert!(no("mixmig", "gpu:mps:1,gpufrac:100").contains("whole GPUs"));
+    assert!(no("mixmig", "gpu:mps:1,gpufrac:100").contains("leave gpu out"));
 }
 
 #[test]

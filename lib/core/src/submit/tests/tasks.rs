@@ -150,7 +150,7 @@ fn a_whole_gpu_is_no_slice_of_a_task() {
         for whole in ["gres/gpufrac:1", "gres/gpufrac:4"] {
             let reason = no(&tasks(partition, whole));
             assert!(
-                reason.contains("--gres=gpufrac:4 --ntasks-per-node=4"),
+                reason.contains("--gres=gpufrac:2 --ntasks-per-node=2"),
                 "{reason}"
             );
         }

@@ -184,7 +184,7 @@ pub enum CarveError {
     },
     /// The rules of the partition forbid the job, which was moved there.
     #[error(
-        "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25` or move it, then release it"
+        "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} {update}` and release it, or cancel it and submit it again"
     )]
     Rule {
         /// Slurm's id of the job.
@@ -193,6 +193,8 @@ pub enum CarveError {
         partition: String,
         /// The rule.
         rule: String,
+        /// The cure.
+        update: String,
     },
     /// The job was moved to a partition with shared GPUs, and slurmd would load its user's login environment outside
     /// of the fence.
@@ -237,7 +239,7 @@ pub enum CarveError {
     },
     /// The request counts per node and per task at the same time; job_submit writes only one of them.
     #[error(
-        "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); submit it again with one of them"
+        "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); cancel it, and submit it again with one of them"
     )]
     NodeAndTask {
         /// The request per node.
@@ -430,13 +432,13 @@ impl CarveError {
             | CarveError::Login { .. }
             | CarveError::Ambiguous { .. }
             | CarveError::Allocated { .. }
+            | CarveError::NodeAndTask { .. }
             | CarveError::UnknownDevice { .. } => Reaction::Hold,
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }
             | CarveError::NoDevice
             | CarveError::Mechanism { .. }
             | CarveError::NoSize { .. }
-            | CarveError::NodeAndTask { .. }
             | CarveError::TooSmall { .. } => Reaction::Refuse,
             CarveError::Lease(_)
             | CarveError::Foreign(_)

@@ -18,7 +18,7 @@ use super::error::{CarveError, OtherPools};
 use super::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
 use crate::job::allocated::Allocated;
 use crate::job::environment::JobEnv;
-use crate::job::grant::{self, Asked};
+use crate::job::grant::{self, Against, Asked};
 use crate::job::own_name::by_own_name;
 use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::Node;
@@ -237,13 +237,14 @@ impl Word {
             units,
         })?;
         if let (Some(info), Some(asked)) = (&self.said, &self.asked)
-            && let Some(rule) =
+            && let Some(Against { rule, update }) =
                 asked.against_rules(&node.config, &info.partition, device, units, menu)
         {
             return Err(CarveError::Rule {
                 job_id: job.job_id,
                 partition: info.partition.clone(),
                 rule,
+                update,
             });
         }
         Ok(menu)

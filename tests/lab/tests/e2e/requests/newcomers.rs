@@ -69,15 +69,15 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "--gres=gpufrac:0.33 --cpus-per-gpu=2",
-        "--cpus-per-gpu works with whole GPUs only",
+        "cannot be combined with --cpus-per-gpu",
     ),
     (
         "--gres=gpufrac:0.33 --mem-per-gpu=1G",
-        "--mem-per-gpu works with whole GPUs only",
+        "cannot be combined with --mem-per-gpu",
     ),
     (
         "--gres=gpufrac:0.33 --gpu-freq=low",
-        "--gpu-freq works with whole GPUs only",
+        "cannot be combined with --gpu-freq",
     ),
     ("--gres=gpufrac:0.33 --exclusive", "leave --exclusive out"),
     ("--gres=gpufrac:0.33 --gpus-per-node=1", "leave gpu out"),

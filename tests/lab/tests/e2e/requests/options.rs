@@ -155,11 +155,11 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
         ),
         (
             ["--gpus-per-node=1", "--gres=gpufrac:0.25"],
-            "cannot be in one job",
+            "cannot be in one request",
         ),
         (
             ["--gpus-per-node=gpufrac:0.25", "--gres=gpu:1"],
-            "cannot be in one job",
+            "cannot be in one request",
         ),
     ] {
         let refused = lab.try_sbatch(user, &[options[0], options[1], "--wrap=true"])?;
