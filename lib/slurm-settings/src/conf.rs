@@ -119,6 +119,8 @@ pub struct PluginLine {
     pub plugin: String,
     /// The gpufrac.toml that the line names for gpufrac's plugin.
     pub config: Option<PathBuf>,
+    /// The first argument that is not `config=PATH`.
+    pub unknown: Option<String>,
 }
 
 /// The configuration files of a Slurm.
@@ -310,15 +312,22 @@ fn read_plugstack(
                     let _ = read_plugstack(&file, read, glob, depth + 1, lines);
                 }
             }
-            (Some(kind), Some(plugin)) => lines.push(PluginLine {
-                place: Place {
-                    file: path.to_owned(),
-                    line,
-                },
-                required: kind == "required",
-                plugin: plugin.to_owned(),
-                config: words.find_map(|word| Some(word.strip_prefix("config=")?.into())),
-            }),
+            (Some(kind), Some(plugin)) => {
+                let arguments: Vec<&str> = words.collect();
+                let config = |word: &&str| Some(word.strip_prefix("config=")?.into());
+                let is_unknown = |word: &&&str| !word.starts_with("config=/");
+                let unknown = arguments.iter().find(is_unknown);
+                lines.push(PluginLine {
+                    place: Place {
+                        file: path.to_owned(),
+                        line,
+                    },
+                    required: kind == "required",
+                    plugin: plugin.to_owned(),
+                    config: arguments.iter().find_map(config),
+                    unknown: unknown.map(|word| (*word).to_owned()),
+                });
+            }
             _ => {}
         }
     }

@@ -266,7 +266,7 @@ pub(super) fn beside_slurm_conf(settings: &Settings, path: &str) -> PathBuf {
 }
 
 /// The prologs and epilogs that are set, and whether they run gpufrac's programs.
-fn scripts(settings: &Settings) -> Vec<Script> {
+pub(super) fn scripts(settings: &Settings) -> Vec<Script> {
     let mut scripts = Vec::new();
     for (key, program) in HOOKS {
         for (_, path) in hooks(settings, key) {
@@ -298,7 +298,35 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
     {
         return Some(name == program);
     }
-    Some(code_of(path)?.contains(program))
+    let code = code_of(path)?;
+    Some(code.contains(program) || names_through(&code, program, SCRIPTS_BEHIND))
+}
+
+/// The greatest number of scripts between that of slurm.conf and gpufrac's program.
+pub(super) const SCRIPTS_BEHIND: usize = 3;
+
+/// Whether a script that this code names, or one in a folder that it names, names the program.
+pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
+    let Some(depth) = depth.checked_sub(1) else {
+        return false;
+    };
+    let words = code.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c));
+    let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
+    let scripts = paths.flat_map(|word| {
+        let path = Path::new(word);
+        match path.is_dir() {
+            true => glob(&path.join("*")),
+            false => glob(path),
+        }
+    });
+    // The interpreter and programs are no text.
+    let mut codes = scripts.filter_map(|script| {
+        let name = script.file_name()?.to_str()?.to_owned();
+        Some((name, code_of(&script)?))
+    });
+    codes.any(|(name, code)| {
+        name == program || code.contains(program) || names_through(&code, program, depth)
+    })
 }
 
 /// The lines of a script that are run; None for what is no script, or cannot be read.

@@ -200,14 +200,16 @@ impl Host<'_> {
             self.plugin(plugin, found);
         }
         for line in files.plugins.iter().flatten().filter(|_| role.is_node) {
-            let Some(path) = &line.config else { continue };
-            let wrong = match path.exists() {
-                false => Some(Wrong::NoConfig),
-                true => self.other_config(path),
+            let is_ours = line.plugin.rsplit('/').next() == Some("spank_gpufrac.so");
+            let wrong = match (&line.unknown, &line.config) {
+                (Some(word), _) if is_ours => Some(Wrong::UnknownArgument(word.clone())),
+                (_, Some(path)) if !path.exists() => Some(Wrong::NoConfig),
+                (_, Some(path)) => self.other_config(path),
+                (_, None) => None,
             };
             found.extend(wrong.map(|wrong| Trouble {
                 place: line.place.to_string(),
-                path: path.clone(),
+                path: line.config.clone().unwrap_or_default(),
                 wrong,
             }));
         }
@@ -394,7 +396,12 @@ impl Host<'_> {
                 wrong.push(with(Wrong::WithoutVariables(program, line)));
             }
             Some(Ending::Unreached(line)) => wrong.push(with(Wrong::Unreached(program, line))),
-            Some(Ending::Passed) | None => {}
+            Some(Ending::Passed) => {}
+            // The program is run by a script that this one runs; what becomes of its status is not followed.
+            None if gather::names_through(&text, program, gather::SCRIPTS_BEHIND) => {
+                wrong.push(with(Wrong::StatusUnsure(program, 1)));
+            }
+            None => {}
         }
         for ours in paths_of(&text, program) {
             wrong.extend(self.program(&ours, program));

@@ -191,7 +191,8 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
                 right: wanted.gres.clone(),
             },
         }));
-        let reason = record.get("Reason");
+        // Slurm keeps the reason of a node that was resumed.
+        let reason = record.get("Reason").filter(|_| is_out_of_service(record));
         if let Some(reason) = reason.filter(|reason| reason.contains("gres/")) {
             found.push(Fault {
                 severity: Severity::Error,
@@ -214,6 +215,14 @@ const OF_HOOKS: [&str; 4] = [
     "Epilog error",
     "batch job complete failure",
 ];
+
+/// Whether a node takes no job, by its state.
+fn is_out_of_service(record: &Record) -> bool {
+    let state = record.get("State").unwrap_or_default();
+    ["DRAIN", "DOWN", "INVAL", "UNKNOWN"]
+        .iter()
+        .any(|word| state.contains(word))
+}
 
 /// The fault of a node that is out of service until an admin resumes it, even after its cause was removed.
 fn left_drained(record: &Record) -> Option<Fault> {

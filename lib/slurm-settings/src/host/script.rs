@@ -93,6 +93,12 @@ impl Script<'_> {
     /// The judgement of the command at this index, which runs the program.
     fn of_run(&self, at: usize) -> Ending {
         let step = &self.steps[at];
+        // A trap can end the script with another status.
+        let trap = self.steps.iter().find(|step| step.command() == "trap");
+        if let Some(trap) = trap.filter(|trap| trap.words.iter().any(|word| word.contains("exit")))
+        {
+            return Ending::Unsure(trap.line);
+        }
         let limit = step.time_limit().filter(|limit| *limit < PROLOG_NEEDS);
         let hurried = limit.map_or(Ending::Passed, |limit| Ending::Hurried(step.line, limit));
         self.never(at)
@@ -510,6 +516,14 @@ mod tests {
             (
                 "timeout 5 /usr/sbin/gpufrac-prolog || true\n",
                 Ending::Lost(2),
+            ),
+            (
+                "trap 'exit 0' EXIT\n/usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Unsure(2),
+            ),
+            (
+                "trap 'rm -f /tmp/x' EXIT\n/usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Passed,
             ),
         ] {
             assert_eq!(of(&format!("#!/bin/sh\n{text}")), Some(expected), "{text}");

@@ -395,5 +395,51 @@ fn two_files_of_gpufrac_that_differ_are_named() {
     let found = look();
     let differs = Wrong::OtherConfig(world.path("etc/gpufrac.toml"));
     assert_eq!(wrong(&found), [&differs]);
-    assert_eq!(found[0].finding().severity, Severity::Warning);
+    assert_eq!(found[0].finding().severity, Severity::Error);
+    // A word that the plugin ignores, and a blank behind `=`.
+    for argument in ["conf=/etc/gpufrac.toml", "config= /etc/gpufrac.toml"] {
+        let line = format!("required spank_gpufrac.so {argument}\noptional site.so conf=x\n");
+        world.put("etc/plugstack.conf", &line, 0o644);
+        let found = look();
+        assert!(
+            matches!(wrong(&found)[..], [Wrong::UnknownArgument(_)]),
+            "{argument}: {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_program_behind_scripts_of_the_site_is_found() {
+    let Some(world) = World::new() else { return };
+    world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
+    let ours = world.path("sbin/gpufrac-prolog").display().to_string();
+    let folder = world.path("prolog.d").display().to_string();
+    world.put("prolog.d/10-site", "#!/bin/sh\ntrue\n", 0o755);
+    world.put(
+        "prolog.d/20-gpufrac",
+        &format!("#!/bin/sh\nexec {ours}\n"),
+        0o755,
+    );
+    let hook = world.path("prolog.sh");
+    let named = format!("Prolog={}\n", hook.display());
+    for code in [
+        format!("run-parts {folder} || exit 1\n"),
+        format!("for script in {folder}/*; do $script || exit 1; done\n"),
+        format!("DIR={folder}\nfor script in $DIR/*; do $script || exit 1; done\n"),
+        format!(". {folder}/20-gpufrac\n"),
+        format!("{folder}/20-gpufrac || exit $?\n"),
+    ] {
+        world.put("prolog.sh", &format!("#!/bin/sh\n{code}"), 0o755);
+        let unsure = Wrong::StatusUnsure("gpufrac-prolog", 1);
+        assert_eq!(wrong(&world.look(&named, true)), [&unsure], "{code}");
+        let settings = world.settings(&named);
+        let scripts = gather::scripts(&settings);
+        assert_eq!(scripts[0].names_ours, Some(true), "{code}");
+    }
+    world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
+    assert_eq!(world.look(&named, true), []);
+    assert_eq!(
+        gather::scripts(&world.settings(&named))[0].names_ours,
+        Some(false)
+    );
 }

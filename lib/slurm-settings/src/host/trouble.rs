@@ -62,6 +62,8 @@ pub enum Wrong {
     },
     /// The line names a gpufrac.toml that does not exist.
     NoConfig,
+    /// The line has an argument that the plugin does not know.
+    UnknownArgument(String),
     /// The line names another gpufrac.toml than this one, which the other programs use.
     OtherConfig(PathBuf),
     /// The program does not exist.
@@ -128,13 +130,16 @@ impl Trouble {
                 format!("config={path} does not exist: no job with a GPU starts on this node"),
                 format!("take config={path} out of this line, or correct the path"),
             ),
-            Wrong::OtherConfig(used) => (
-                Severity::Warning,
+            Wrong::OtherConfig(used) => error(
                 format!(
                     "config={path} differs from `{}`: slurmstepd prepares jobs by the one, and the prolog by the other",
                     used.display()
                 ),
                 format!("take config={path} out of this line, or copy the newer file over the other"),
+            ),
+            Wrong::UnknownArgument(word) => error(
+                format!("spank_gpufrac.so ignores the argument {word:?}: the one that it knows is config=/PATH"),
+                "write config= with the absolute path of gpufrac.toml, without a blank, or leave the argument out".to_owned(),
             ),
             Wrong::NoProgram => error(
                 format!("`{path}` does not exist on this node: Slurm drains it with the next job"),

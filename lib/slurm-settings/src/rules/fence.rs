@@ -7,13 +7,26 @@ use super::words::{is, list, names, without_spellings, words};
 use super::{Context, Fault, Fix, fault};
 
 pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = without_spellings(&words(value), "task/cgroup");
-    match names(&words, "task/cgroup") || names(&words, "cgroup") {
-        true => None,
-        false => fault(
+    const NONE: [&str; 2] = ["task/none", "none"];
+    let mut words = without_spellings(&words(value), "task/cgroup");
+    let has_none = words.iter().any(|word| NONE.contains(word));
+    words.retain(|word| !NONE.contains(word));
+    let has_ours = names(&words, "task/cgroup") || names(&words, "cgroup");
+    let right = || match has_ours {
+        true => list(&words, &[], &[]),
+        false => list(&["task/cgroup"], &words, &[]),
+    };
+    match (has_ours, has_none) {
+        (true, false) => None,
+        (true, true) => fault(
+            Severity::Error,
+            "with task/none beside it Slurm uses no task plugin at all: a job can use GPUs of other jobs",
+            Fix::Value(right()),
+        ),
+        (false, _) => fault(
             Severity::Error,
             "without task/cgroup a job can use GPUs of other jobs",
-            Fix::Value(list(&["task/cgroup"], &words, &["task/none", "none"])),
+            Fix::Value(right()),
         ),
     }
 }
