@@ -12,7 +12,7 @@ use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_node::node::Node;
 use gpufrac_reaper::report::why;
-use gpufrac_slurm_settings::ask_slurm;
+use gpufrac_slurm_settings::{AskError, ask_slurm};
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
@@ -108,7 +108,12 @@ fn by_slurm(job: JobId) -> Vec<String> {
             say(lines, "nothing");
         }
         Err(error) => {
-            println!("  {error}");
+            match &error {
+                AskError::Refused(_, why) if why.contains("Invalid job id") => {
+                    println!("  slurmctld has no such job now");
+                }
+                other => println!("  {other}"),
+            }
             let fields = "JobIDRaw,User,State,ExitCode,Start,End,NodeList,AdminComment,Comment";
             let asked = ask_slurm("sacct", &["-n", "-P", "-X", "-j", &number, "-o", fields]);
             match asked {
@@ -159,6 +164,7 @@ fn lease(job: JobId, node: &Node) {
         }
     }
     match own.is_empty() {
+        true if own::alone(node) => println!("  none that you may see; root sees all"),
         true => println!("  none: the job holds nothing here"),
         false => status::table(&own)
             .iter()
@@ -194,7 +200,7 @@ fn reaped(job: JobId, node: &Node) {
             .for_each(|line| println!("  {line}"));
     }
     if found.records.is_empty() {
-        println!("  none here: nothing was decided about it, or it ran elsewhere");
+        println!("  none here: nothing was decided about it so far, or it ran on another node");
     }
 }
 

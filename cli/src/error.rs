@@ -253,8 +253,8 @@ pub enum CliError {
         job: JobId,
         /// The node that was searched.
         node: String,
-        /// The nodes of the job, if Slurm knows other ones.
-        nodes: Vec<String>,
+        /// What Slurm knows of the job.
+        known: Known,
         /// The searched folders, separated by commas.
         places: String,
     },
@@ -363,24 +363,48 @@ impl CliError {
             CliError::Clean(CleanError::Store(error)) | CliError::Store(error) => {
                 return Some(error.fix());
             }
-            CliError::NoRecord { nodes, job, .. } => match nodes.first() {
-                Some(node) => {
-                    return Some(format!(
-                        "Slurm says that it is of {}: `ssh {node} gpufrac why {job}`; with `shared` in `[paths]` every host has the records",
-                        nodes.join(", ")
-                    ));
-                }
-                None => {
-                    "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
-                     without `shared` in `[paths]` records are only on the node where the job ran"
-                }
-            },
+            CliError::NoRecord { known, job, .. } => return Some(known.hint(*job)),
             CliError::Setup(SetupError::Nvml(_)) => {
                 "load the NVIDIA driver; `nvidia-smi` must work"
             }
             _ => return None,
         };
         Some(text.to_owned())
+    }
+}
+
+/// What Slurm knows of a job without a record.
+#[derive(Debug)]
+pub enum Known {
+    /// It runs or ran on this node.
+    Here,
+    /// It has not started.
+    NotStarted,
+    /// It runs or ran on these other nodes.
+    On(Vec<String>),
+    /// slurmctld does not have it now.
+    Nowhere,
+    /// slurmctld did not answer.
+    Unasked,
+}
+
+impl Known {
+    fn hint(&self, job: JobId) -> String {
+        match self {
+            Known::Here => "nothing was decided about it: its slice did not look idle so far, or gpufrac-reaperd does not run here".to_owned(),
+            Known::NotStarted => format!("it has not started: `squeue -j {job}` has the reason"),
+            Known::On(nodes) => format!(
+                "Slurm says that it is of {}: `ssh {} gpufrac why {job}`; with `shared` in `[paths]` every host has the records",
+                nodes.join(", "),
+                nodes.first().map_or("NODE", String::as_str)
+            ),
+            Known::Nowhere => format!(
+                "Slurm has no job {job} now; `sacct -j {job} -o NodeList` names the node where it ran, which has its record for as long as `keep` of `[reaper]` says"
+            ),
+            Known::Unasked => "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
+                 without `shared` in `[paths]` records are only on the node where the job ran"
+                .to_owned(),
+        }
     }
 }
 

@@ -92,7 +92,13 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
     // The epilog may have removed the lease meanwhile.
     if let Some(now) = store.again(&lease)? {
         lease = now;
-        reconcile::end(&mut locked, &mut lease)?;
+        match reconcile::end(&mut locked, &mut lease) {
+            // Another GPU has the index now.
+            Err(TeardownError::NoGpu { .. }) => {
+                store.remove(locked.lock(), &lease)?;
+            }
+            other => other?,
+        }
         log.warning(format!(
             "ended the lease {} on {}",
             lease.name(),

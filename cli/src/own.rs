@@ -31,7 +31,7 @@ pub fn leases(node: &Node) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> 
         return node.leases()?.readable();
     }
     eprintln!(
-        "gpufrac: Slurm hides the jobs of others here (PrivateData); only your own jobs are shown"
+        "gpufrac: only root may see the jobs of others here (Slurm's PrivateData hides them, or gpufrac-reaperd has not run since the boot); only your own jobs are shown"
     );
     match LeaseStore::of_user(&node.run, user())? {
         Some(store) => store.readable(),

@@ -10,7 +10,7 @@ use gpufrac_reaper::keep::own as copies;
 use gpufrac_reaper::report::{chart, why};
 
 use crate::args::WhyArgs;
-use crate::error::CliError;
+use crate::error::{CliError, Known};
 use crate::{own, slurm};
 
 /// The width of a line in characters.
@@ -30,7 +30,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
     let Some(last) = found.records.last() else {
         return Err(CliError::NoRecord {
             job,
-            nodes: elsewhere(job, &node),
+            known: known(job, &node),
             node,
             places: list(&places),
         });
@@ -74,13 +74,14 @@ pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
     places
 }
 
-/// The nodes of the job, if this node is not one of them. The answer is only a hint; empty without one.
-fn elsewhere(job: JobId, node: &str) -> Vec<String> {
-    let found = slurm::job(job).ok().flatten();
-    let nodes = found.map_or_else(Vec::new, |job| job.nodes);
-    match nodes.iter().any(|known| known == node) {
-        true => Vec::new(),
-        false => nodes,
+/// What Slurm knows of a job without a record. The answer is only a hint.
+fn known(job: JobId, node: &str) -> Known {
+    match slurm::job(job) {
+        Ok(Some(found)) if found.nodes.iter().any(|known| known == node) => Known::Here,
+        Ok(Some(found)) if found.nodes.is_empty() => Known::NotStarted,
+        Ok(Some(found)) => Known::On(found.nodes),
+        Ok(None) => Known::Nowhere,
+        Err(_) => Known::Unasked,
     }
 }
 

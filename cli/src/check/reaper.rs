@@ -28,6 +28,10 @@ pub fn findings(node: &Node) -> Vec<Finding> {
     };
     let mut found = needs(node);
     found.extend(match locks.daemon_runs() {
+        Ok(true) if !node.run.join("reaper").exists() => vec![Finding::of_machine(
+            format!("`{}` is gone: gpufrac-reaperd runs, and cannot write there", node.run.join("reaper").display()),
+            "`systemctl restart gpufrac-reaperd` makes it again",
+        )],
         Ok(true) => {
             let view = files::own(node);
             let of_view = view.and_then(|view| of_running(&view, &node.config.sum(), now_unix()));

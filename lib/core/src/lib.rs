@@ -37,3 +37,4 @@ pub mod request;
 mod rounding;
 pub mod slurm_release;
 pub mod submit;
+pub mod submit_plugins;

@@ -10,6 +10,7 @@ pub mod log;
 pub mod pause;
 pub mod replace;
 pub mod shortage;
+pub mod space;
 pub mod subprocess;
 pub mod syscalls;
 pub mod trust;

@@ -66,6 +66,8 @@ pub struct Found {
 pub fn job_id(text: &str) -> Result<JobId, WhyError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let id = digits.then(|| text.parse().ok()).flatten();
+    // scontrol and squeue take 0 for all jobs.
+    let id = id.filter(|id| *id != JobId(0));
     id.ok_or_else(|| WhyError::NotAJob { text: plain(text) })
 }
 

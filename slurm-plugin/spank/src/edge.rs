@@ -7,7 +7,7 @@
 //! task ended. srun, sbatch and salloc call `init_post_opt`, too; it does nothing there.
 
 use std::ffi::{c_char, c_int};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufrac_core::config::LAST_GOOD;
@@ -16,6 +16,7 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::{Refusal, burst};
+use gpufrac_core::submit_plugins;
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_node::job::allocated::Allocated;
 use gpufrac_node::job::grant::Asked;
@@ -200,6 +201,13 @@ unsafe fn slurm_spank_init_post_opt(
         if let Ok(slice) = &mut slice
             && slice.may_count_in_no_pool()
             && let Some(unfit) = counted_in_no_pool(spank, &node, &slice.count_name)
+        {
+            slice.refuse(unfit);
+        }
+        if let Ok(slice) = &mut slice
+            && slice.has_nothing_of_pools()
+            && !job_submit_is_named()
+            && let Some(unfit) = counted_alone(spank, &node, &slice.count_name)
         {
             slice.refuse(unfit);
         }
@@ -411,6 +419,30 @@ fn give_back(spank: Spank, unfit: Unfit) {
         Ok(false) => {}
         Err(refused) => log::error(&format!("gpufrac: job {job_id} ends: {refused}")),
     }
+}
+
+/// Whether this host's slurm.conf names job_submit/gpufrac; true if that cannot be told. slurmd passes the path on.
+fn job_submit_is_named() -> bool {
+    let Some(path) = std::env::var_os("SLURM_CONF").map(PathBuf::from) else {
+        return true;
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let include = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
+    let text = std::fs::read_to_string(&path).ok();
+    text.and_then(|text| submit_plugins::name_gpufrac(&text, &include)) != Some(false)
+}
+
+/// The fault of a job for which slurmctld counts gpufrac on this node and no GPU. slurmctld is asked only where slurm.conf
+/// lacks the plugin, so that jobs without a GPU cost nothing on a site that is in order.
+fn counted_alone(spank: Spank, node: &str, name: &CountName) -> Option<Unfit> {
+    let job_id = spank.job_id()?;
+    let info = Client::of_host().and_then(|client| client.known_job(job_id));
+    let info = by_own_name(info.ok()?, name);
+    let held = Allocated::on(&info, node)?;
+    // A job with `--exclusive` holds every GRES of the node except shares, whether it asks for it or not.
+    let is_alone = held.gpufrac() > 0 && held.shards() == 0 && Asked::from(&info).names_fraction();
+    let job_id = JobId(job_id);
+    is_alone.then_some(Unfit::CountAlone { job_id })
 }
 
 /// The fault of a job for which slurmctld counts gpufrac on this node, though the node has no pool: its prolog did

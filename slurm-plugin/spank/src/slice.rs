@@ -181,6 +181,11 @@ impl JobSlice {
         self.record.is_none() && (shards.is_some() || self.has_placeholders)
     }
 
+    /// Whether the step has nothing of the node's pools: neither a device by Slurm's word nor a lease.
+    pub fn has_nothing_of_pools(&self) -> bool {
+        self.record.is_some() && self.step.given == Given::Nothing && self.leases.is_empty()
+    }
+
     /// Forbids that tasks of this step start.
     pub fn refuse(&mut self, unfit: Unfit) {
         self.unfit = Some(unfit);

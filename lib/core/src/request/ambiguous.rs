@@ -103,7 +103,10 @@ pub fn refuse_misread(list: &str, form: GresForm) -> Result<(), RequestError> {
         };
         let body = text.strip_prefix(form.prefix());
         if text.contains("gres") && !body.is_some_and(begins_with_letter) {
-            return refused("Slurm reads no further where no name follows its mark");
+            return refused(match body {
+                Some("") => "a comma stands at the beginning or the end, or two stand together",
+                _ => "Slurm reads no further where no name follows its mark",
+            });
         }
         let name = match item(text)?.kind {
             Kind::Gpufrac { .. } => "gpufrac",

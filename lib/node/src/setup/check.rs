@@ -25,6 +25,7 @@ use crate::state::leases::{SETUP, StoreError};
 use crate::state::record::{NodeRecord, RecordError};
 use crate::state::{private, usage};
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::space;
 use gpufrac_nvml::{ComputeMode, Gpu, MigMode, NvmlError, Session};
 
 /// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
@@ -120,19 +121,66 @@ pub fn check(node: &Node) -> Vec<Finding> {
     {
         of_file(&error, &mut found);
     }
+    if is_root {
+        found.extend(no_space(node));
+    }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
-        found.push(Finding::of_machine(
-            error,
-            "load the NVIDIA driver; `nvidia-smi` must work",
-        ));
+        let fix = match is_root {
+            true => "load the NVIDIA driver; `nvidia-smi` must work",
+            false => {
+                "run it as root, whom the driver answers; `--file-only` and `--slurm` need no root"
+            }
+        };
+        found.push(Finding::of_machine(error, fix));
     }
     found
+}
+
+/// The findings about folders to which nothing can be written.
+fn no_space(node: &Node) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if let Some(why) = space::shortage(&node.run) {
+        found.push(Finding::of_machine(
+            format!(
+                "`{}` cannot take a lease: {why}: jobs go back to the queue",
+                node.run.display()
+            ),
+            "free room there (`df -h`, `df -i`), or mount it writable",
+        ));
+    }
+    let records = node.state.join(usage::FILE);
+    let why = match space::shortage(&node.state) {
+        Some(why) => Some(why.to_string()),
+        None => space::not_appendable(&records).map(|error| error.to_string()),
+    };
+    found.extend(why.map(|why| {
+        Finding::of_machine(
+            format!("`{}` cannot take a usage record: {why}: the use of slices is not recorded", records.display()),
+            "free room there, mount it writable, or take the attribute away (`lsattr`, `chattr -i -a`)",
+        )
+    }));
+    found
+}
+
+/// The findings about leases of another node.
+fn foreign_leases(node: &Node, leases: &[Lease], found: &mut Vec<Finding>) {
+    for lease in leases.iter().filter(|lease| lease.node != node.name) {
+        found.push(Finding::of_machine(
+            format!(
+                "the lease {} is of node {}: it was copied to this node, and holds a place on no GPU of it",
+                lease.name(),
+                lease.node
+            ),
+            format!("`gpufrac lease drop {}`", lease.name()),
+        ));
+    }
 }
 
 /// The findings about leases that cannot be read.
 fn leases(node: &Node, found: &mut Vec<Finding>) {
     match node.leases().and_then(|store| store.readable()) {
-        Ok((_, errors)) => {
+        Ok((leases, errors)) => {
+            foreign_leases(node, &leases, found);
             let damaged = errors.into_iter();
             found.extend(damaged.map(|error| Finding::of_machine(&error, error.fix())));
         }

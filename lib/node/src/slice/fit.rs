@@ -57,6 +57,14 @@ pub enum Unfit {
         /// Slurm's id of the job.
         job_id: JobId,
     },
+    /// Slurm counts gpufrac for the job without a GPU: job_submit did not see the request.
+    #[error(
+        "job {job_id}: Slurm counted gpufrac without a GPU, because slurm.conf has no JobSubmitPlugins=gpufrac; the admin adds the line (`gpufrac check`), then submit the job again"
+    )]
+    CountAlone {
+        /// Slurm's id of the job.
+        job_id: JobId,
+    },
     /// The slice is of a device that Slurm did not give to the step.
     #[error(
         "job {job_id}: its slice is of device {device}, which Slurm did not allocate to the job; submit the job again"

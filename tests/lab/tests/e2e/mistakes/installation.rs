@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use gpufrac_lab::{JobId, LabError};
+use nix::sys::signal::Signal;
 
 use super::{Fate, Mistake, Site, replace};
 use crate::upgrade::install_all;
@@ -281,6 +283,29 @@ pub(super) const MISTAKES: &[Mistake] = &[
         ],
         Fate::NotTried,
     ),
+    Mistake::new(
+        "both plugins removed from slurm.conf",
+        |site| {
+            let conf = site.etc("slurm.conf");
+            for key in ["JobSubmitPlugins", "CliFilterPlugins"] {
+                site.change(&conf, &format!("{key}=gpufrac\n"), "");
+            }
+            site.lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+            site.lab.start_slurmctld()?;
+            let node = site.node().to_owned();
+            let limit = Duration::from_secs(120);
+            site.lab.wait("the node has registered", limit, || {
+                let state = site.lab.node(&node)?.state().to_owned();
+                let serves = ["IDLE", "MIXED"].iter().any(|word| state.starts_with(word));
+                Ok((serves && !state.contains('*')).then_some(()))
+            })
+        },
+        &["add the line: JobSubmitPlugins=gpufrac"],
+        Fate::SliceOrNone,
+    )
+    // Slurm takes it for a count of a GRES without devices.
+    .asked("--gres=gpufrac:25")
+    .mended(|site| site.restart()),
     Mistake::new(
         "the plugins twice in slurm.conf",
         |site| {

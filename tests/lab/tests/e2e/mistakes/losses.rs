@@ -389,7 +389,7 @@ const OF_THE_REAPER: &[Mistake] = &[
             let written = || Ok(file.exists().then_some(()));
             let limit = Duration::from_secs(60);
             site.lab.wait("the reaper wrote its file", limit, written)?;
-            site.change(&site.config(), "\"dry-run\"", "\"on\"");
+            site.change_everywhere("\"dry-run\"", "\"on\"");
             Ok(())
         },
         &[

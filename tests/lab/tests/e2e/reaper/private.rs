@@ -192,7 +192,7 @@ fn without_a_slurm_conf_at_boot_leases_stay_closed_until_the_daemon_reads_it()
     assert_eq!(mode(), Some(0o700));
     let told = said(&lab, &user, &["leases"])?;
     assert!(
-        told.contains("Slurm hides the jobs of others here"),
+        told.contains("only root may see the jobs of others here"),
         "{told}"
     );
     lab.start_reaper(&node)?;
