@@ -181,7 +181,7 @@ impl JobSlice {
         self.record.is_none() && (shards.is_some() || self.has_placeholders)
     }
 
-    /// Whether the step has nothing of the node's pools: neither a device by Slurm's word nor a lease.
+    /// Whether the step has nothing of the node's pools: neither a device by Slurm's allocation nor a lease.
     pub fn has_nothing_of_pools(&self) -> bool {
         self.record.is_some() && self.step.given == Given::Nothing && self.leases.is_empty()
     }

@@ -128,7 +128,7 @@ pub fn check(node: &Node) -> Vec<Finding> {
         let fix = match is_root {
             true => "load the NVIDIA driver; `nvidia-smi` must work",
             false => {
-                "run it as root, whom the driver answers; `--file-only` and `--slurm` need no root"
+                "run it as root, because the driver answers root alone; `--file-only` and `--slurm` need no root"
             }
         };
         found.push(Finding::of_machine(error, fix));
