@@ -397,6 +397,7 @@ impl Host<'_> {
             }
             Some(Ending::Unreached(line)) => wrong.push(with(Wrong::Unreached(program, line))),
             Some(Ending::Passed) => {}
+            Some(Ending::Depends(line)) => wrong.push(with(Wrong::Depends(program, line))),
             // The program is run by a script that this one runs; what becomes of its status is not followed.
             None if gather::names_through(&text, program, gather::SCRIPTS_BEHIND) => {
                 wrong.push(with(Wrong::StatusUnsure(program, 1)));

@@ -12,6 +12,8 @@ use steps::{After, CLOSING, Step, is_flag, steps};
 pub enum Ending {
     /// The script ends with the program's status.
     Passed,
+    /// The program runs only where the condition in this line holds, or does not hold.
+    Depends(usize),
     /// `timeout` in this line ends the program after so many seconds.
     Hurried(usize, u64),
     /// Unknown, for the program in this line.
@@ -101,8 +103,37 @@ impl Script<'_> {
         }
         let limit = step.time_limit().filter(|limit| *limit < PROLOG_NEEDS);
         let hurried = limit.map_or(Ending::Passed, |limit| Ending::Hurried(step.line, limit));
-        self.never(at)
-            .unwrap_or_else(|| self.after(at).max(hurried))
+        let depends = self
+            .condition_of(at)
+            .map_or(Ending::Passed, Ending::Depends);
+        let ending = || self.after(at).max(hurried).max(depends);
+        self.never(at).unwrap_or_else(ending)
+    }
+
+    /// The line of a condition on which it depends whether the script comes to this index. Tests of files are left out:
+    /// scripts ask whether the program is installed.
+    fn condition_of(&self, at: usize) -> Option<usize> {
+        let mut open: Vec<&Step> = Vec::new();
+        let mut exit = None;
+        for (position, step) in self.steps[..=at].iter().enumerate() {
+            let before = position.checked_sub(1).map(|before| &self.steps[before]);
+            let chained = before.filter(|before| matches!(before.after, After::And | After::Or));
+            if position < at && step.exit() == Some(false) {
+                exit = exit.or_else(|| chained.or(open.last().copied()).filter(is_condition));
+            }
+            if position == at {
+                let chained = chained.filter(|_| step.exit().is_none());
+                let inner = chained.into_iter().chain(open.iter().rev().copied());
+                let first = inner.chain(exit).find(|step| is_condition(step));
+                return first.map(|step| step.line);
+            }
+            match step.depth_change() {
+                1.. => open.push(step),
+                ..0 => drop(open.pop()),
+                0 => {}
+            }
+        }
+        None
     }
 
     /// The judgement of a command that names the program, and may run it.
@@ -315,6 +346,15 @@ impl Script<'_> {
     }
 }
 
+/// Whether a command is a condition on something else than files.
+fn is_condition(step: &&Step) -> bool {
+    const FILES: [&str; 6] = ["-x", "-e", "-f", "-r", "-s", "-d"];
+    let asks_files = step.words.iter().any(|word| FILES.contains(&word.as_str()));
+    let first = step.words.first().map_or("", String::as_str);
+    let is_loop = ["for", "select", "{", "("].contains(&first) || first.ends_with("()");
+    !asks_files && !is_loop && first != "function"
+}
+
 /// The name in `{name}` or `name`.
 fn bare(name: &str) -> &str {
     name.trim_start_matches('{').trim_end_matches('}')
@@ -349,7 +389,6 @@ mod tests {
             "#!/bin/sh\n/usr/sbin/gpufrac-prolog || {\n logger bad\n exit 1\n}\nlogger good\n",
             "#!/bin/sh\nP=/usr/sbin/gpufrac-prolog\n\"$P\" || exit $?\nlogger good\n",
             "#!/bin/sh\nif [ -x /usr/sbin/gpufrac-prolog ]; then\n  /usr/sbin/gpufrac-prolog\nfi\n",
-            "#!/bin/sh\ncase $SLURM_JOB_PARTITION in\ngpu)\n  /usr/sbin/gpufrac-prolog || exit $?\n  ;;\nesac\nlogger good\n",
             "#!/bin/sh\n# gpufrac-prolog; true\n/usr/sbin/gpufrac-prolog # ; true\n",
             "#!/bin/sh\n/usr/sbin/gpufrac-prolog \\\n  || exit $?\ntrue\n",
         ] {
@@ -429,6 +468,42 @@ mod tests {
     }
 
     #[test]
+    fn conditions_of_the_program_are_named() {
+        for (text, expected) in [
+            (
+                "case $SLURM_JOB_PARTITION in\ngpu)\n  /usr/sbin/gpufrac-prolog || exit $?\n  ;;\nesac\nlogger good\n",
+                Ending::Depends(2),
+            ),
+            (
+                "if [ \"$SLURM_JOB_PARTITION\" = gpu ]; then\n  /usr/sbin/gpufrac-prolog || exit $?\nfi\n",
+                Ending::Depends(2),
+            ),
+            (
+                "[ \"$SLURM_JOB_PARTITION\" = gpu ] && exec /usr/sbin/gpufrac-prolog\nexit 0\n",
+                Ending::Depends(2),
+            ),
+            (
+                "[ \"$SLURM_JOB_UID\" = 0 ] && exit 0\n/usr/sbin/gpufrac-prolog || exit $?\n",
+                Ending::Depends(2),
+            ),
+            (
+                "if [ -z \"$A\" ]; then exit 0; fi\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Depends(2),
+            ),
+            (
+                "[ -x /usr/sbin/gpufrac-prolog ] || exit 0\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+            (
+                "/opt/site/first || exit 1\n/usr/sbin/gpufrac-prolog\n",
+                Ending::Passed,
+            ),
+        ] {
+            assert_eq!(of(&format!("#!/bin/sh\n{text}")), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
     fn scripts_that_never_make_a_slice_are_named() {
         for (text, expected) in [
             (
@@ -471,15 +546,15 @@ mod tests {
             ),
             (
                 "if [ -z $A ]; then\n  exit 0\nfi\n/usr/sbin/gpufrac-prolog\n",
-                Ending::Passed,
+                Ending::Depends(2),
             ),
             (
                 "if [ -z $A ]; then exit 0; fi\n/usr/sbin/gpufrac-prolog\n",
-                Ending::Passed,
+                Ending::Depends(2),
             ),
             (
                 "[ -n \"$A\" ] || exit 0\n/usr/sbin/gpufrac-prolog\n",
-                Ending::Passed,
+                Ending::Depends(2),
             ),
             (
                 "die() {\n  exit 1\n}\n/usr/sbin/gpufrac-prolog\n",

@@ -78,6 +78,8 @@ pub enum Wrong {
     StatusLost(&'static str, usize),
     /// As above, if it is not certain that the status is ignored.
     StatusUnsure(&'static str, usize),
+    /// A script runs this program only if the condition in this line holds.
+    Depends(&'static str, usize),
     /// A script ends this program in this line after so many seconds.
     Hurried(&'static str, usize, u64),
     /// A script runs this program in this line without Slurm's variables.
@@ -168,6 +170,14 @@ impl Trouble {
                     consequence(program)
                 ),
                 format!("write there: /usr/sbin/{program} || exit $?"),
+            ),
+            Wrong::Depends(program, line) => (
+                Severity::Note,
+                format!(
+                    "`{path}`, line {line}: {program} runs only under this condition; where the condition does not hold, {}",
+                    consequence(program)
+                ),
+                format!("let it hold for each job with a GPU of a pool, or write before it: /usr/sbin/{program} || exit $?"),
             ),
             Wrong::Hurried(program, line, seconds) => (
                 Severity::Warning,
