@@ -153,7 +153,7 @@ impl Trouble {
             ),
             Wrong::NotExecutable => error(
                 format!("`{path}` cannot be run: Slurm drains this node with the next job"),
-                format!("`chmod 755 {path}`"),
+                format!("`chmod 755 {path}`, or move it elsewhere if it is no program of the site"),
             ),
             Wrong::NoStart(why) => no_start(&path.to_string(), why),
             Wrong::StatusLost(program, line) => error(
