@@ -213,7 +213,7 @@ fn steps_have_some_of_their_jobs_gpus() -> Result<(), LabError> {
     assert!(
         refused
             .stderr
-            .contains("for 17% of a GPU write --gres=gpufrac:0.17"),
+            .contains("write --gres=gpufrac:0.17 for 17% of a GPU"),
         "{refused:?}"
     );
     lab.expect_nothing_left()
