@@ -69,7 +69,7 @@ fn an_update_of_a_pending_job_is_a_request_like_any_other() -> Result<(), LabErr
         ),
         (
             &["Gres=gpufrac:25"],
-            "for 25% of a GPU write --gres=gpufrac:0.25",
+            "write --gres=gpufrac:0.25 for 25% of a GPU",
         ),
         (
             &["Gres=gpufrac:0.5"],
