@@ -242,7 +242,8 @@ fn slurms_allocation_of_tasks_overrides_the_entry() {
     let tres = "gres/gpufrac:25,gres/shard:25";
     world.slurm_says(7, &format!("running {tres} 0 {tres} shard:50(50/50)"));
     world.prolog(changed).ok().says("both per node");
-    assert!(world.slurm_was_told().contains(&"cancel 7".to_owned()));
+    // Nothing is lost: its user reads why, and cancels it.
+    assert!(world.slurm_was_told().contains(&"requeuehold 7".to_owned()));
     assert!(world.leases().is_empty());
 }
 
