@@ -338,12 +338,21 @@ fn impossible_requests_are_refused_with_an_alternative() -> Result<(), LabError>
     let change = ["update", &id, "TresPerTask=gres/gpufrac:0.125"];
     let changed = lab.command("scontrol").user(user).args(change).run()?;
     assert!(changed.stderr.contains("cannot be changed"), "{changed:?}");
-    // An addition per node is refused when the job starts, on both nodes at once; neither is drained.
+    // An addition per node holds the job when it starts, on both nodes at once, and its user reads why; no node is drained.
     let change = ["update", &id, "gres=gpufrac:0.25"];
     lab.command("scontrol").args(change).stdout()?;
     lab.command("scontrol")
         .args(["release", &job.to_string()])
         .stdout()?;
+    lab.wait("the job is held", Duration::from_secs(60), || {
+        let show = lab
+            .command("scontrol")
+            .args(["show", "job", &job.to_string()]);
+        let shown = show.stdout()?;
+        let words = ["JobState=PENDING", "Priority=0", "both per node"];
+        Ok(words.iter().all(|word| shown.contains(word)).then_some(()))
+    })?;
+    lab.command("scancel").args([job.to_string()]).stdout()?;
     assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     lab.expect_nothing_left()
