@@ -421,9 +421,20 @@ fn give_back(spank: Spank, unfit: Unfit) {
     }
 }
 
-/// Whether this host's slurm.conf names job_submit/gpufrac; true if that cannot be told. slurmd passes the path on.
+/// The usual paths of slurm.conf; the second on nodes that get it from slurmctld.
+const SLURM_CONF: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
+
+/// Whether this host's slurm.conf names job_submit/gpufrac; true if that cannot be told. slurmd passes the path on, if it
+/// is not a usual one.
 fn job_submit_is_named() -> bool {
-    let Some(path) = std::env::var_os("SLURM_CONF").map(PathBuf::from) else {
+    let passed = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    let usual = || {
+        SLURM_CONF
+            .map(PathBuf::from)
+            .into_iter()
+            .find(|path| path.exists())
+    };
+    let Some(path) = passed.or_else(usual) else {
         return true;
     };
     let folder = path.parent().unwrap_or(Path::new("/"));
