@@ -6,9 +6,7 @@
 
 use crate::count_name::CountName;
 use crate::fraction::Units;
-
-/// The greatest depth of Include lines that are followed.
-const MAX_DEPTH: usize = 4;
+use crate::slurm_conf::each_line;
 
 /// The GRES in the text of a slurm.conf and of the files that it includes: each list once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,7 +33,7 @@ impl NodesGres {
         include: &dyn Fn(&str) -> Option<String>,
     ) -> Option<Self> {
         let mut found = Self::default();
-        found.collect(text, name, include, MAX_DEPTH)?;
+        each_line(text, include, &mut |line| found.read(line, name))?;
         Some(found)
     }
 
@@ -69,34 +67,20 @@ impl NodesGres {
         })
     }
 
-    fn collect(
-        &mut self,
-        text: &str,
-        name: &CountName,
-        include: &dyn Fn(&str) -> Option<String>,
-        depth: usize,
-    ) -> Option<()> {
-        // A line that ends with a backslash goes on in the next one.
-        for line in text.replace("\\\n", " ").lines() {
-            let line = line.split('#').next().unwrap_or_default();
-            let mut words = line.split_whitespace();
-            let is_include = |word: &str| word.eq_ignore_ascii_case("include");
-            if words.clone().next().is_some_and(is_include) {
-                // A name with `%c` or `*` is a pattern, not a file.
-                let file = words.nth(1).filter(|file| !file.contains(['%', '*']))?;
-                self.collect(&include(file)?, name, include, depth.checked_sub(1)?)?;
-                continue;
+    /// Reads a line; None if a node can have GRES that the text does not tell.
+    fn read(&mut self, line: &str, name: &CountName) -> Option<()> {
+        for (key, value) in line
+            .split_whitespace()
+            .filter_map(|word| word.split_once('='))
+        {
+            if key.eq_ignore_ascii_case("MaxNodeCount") {
+                return None;
             }
-            for (key, value) in words.filter_map(|word| word.split_once('=')) {
-                if key.eq_ignore_ascii_case("MaxNodeCount") {
-                    return None;
-                }
-                if key.eq_ignore_ascii_case("Gres") {
-                    let list = List::read(value, name)?;
-                    // A thousand nodes have few lists, and each submission goes through them.
-                    if !self.0.contains(&list) {
-                        self.0.push(list);
-                    }
+            if key.eq_ignore_ascii_case("Gres") {
+                let list = List::read(value, name)?;
+                // A thousand nodes have few lists, and each submission goes through them.
+                if !self.0.contains(&list) {
+                    self.0.push(list);
                 }
             }
         }

@@ -1,39 +1,24 @@
 //! `JobSubmitPlugins` in the text of slurm.conf. Without job_submit/gpufrac Slurm accepts `gpufrac:25` as a count without a
 //! GPU, and nothing else tells such a job from one that needs none.
 
-/// The greatest depth of Include lines that are followed.
-const MAX_DEPTH: usize = 4;
+use crate::slurm_conf::each_line;
 
 /// Whether slurm.conf names gpufrac in `JobSubmitPlugins`. `include` reads a file by the name in the text. None if the text
 /// does not tell: a file cannot be read, or its name is a pattern.
 #[must_use]
 pub fn name_gpufrac(text: &str, include: &dyn Fn(&str) -> Option<String>) -> Option<bool> {
     let mut found = false;
-    collect(text, include, MAX_DEPTH, &mut found)?;
-    Some(found)
-}
-
-/// The last line with the key counts.
-fn collect(
-    text: &str,
-    include: &dyn Fn(&str) -> Option<String>,
-    depth: usize,
-    found: &mut bool,
-) -> Option<()> {
-    // A line that ends with a backslash goes on in the next one.
-    for line in text.replace("\\\n", " ").lines() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        let (first, rest) = line.split_once([' ', '\t', '=']).unwrap_or((line, ""));
-        if first.eq_ignore_ascii_case("include") {
-            let file = Some(rest.trim()).filter(|file| !file.contains(['%', '*']))?;
-            collect(&include(file)?, include, depth.checked_sub(1)?, found)?;
-        } else if first.eq_ignore_ascii_case("JobSubmitPlugins") {
-            let value = rest.trim_start_matches(['=', ' ', '\t']);
-            let mut plugins = value.trim_matches('"').split(',').map(str::trim);
-            *found = plugins.any(|name| matches!(name, "gpufrac" | "job_submit/gpufrac"));
+    // The last line with the key counts.
+    each_line(text, include, &mut |line| {
+        let (key, value) = line.split_once('=').unwrap_or((line, ""));
+        if key.trim().eq_ignore_ascii_case("JobSubmitPlugins") {
+            let value = value.trim().trim_matches('"');
+            let mut plugins = value.split(',').map(str::trim);
+            found = plugins.any(|name| matches!(name, "gpufrac" | "job_submit/gpufrac"));
         }
-    }
-    Some(())
+        Some(())
+    })?;
+    Some(found)
 }
 
 #[cfg(test)]
