@@ -7,6 +7,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use gpufrac_host::subprocess::{self, Ended, Outcome};
+use gpufrac_host::trust;
 
 use super::conf::Files;
 use super::running::Running;
@@ -302,6 +303,9 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
     Some(code.contains(program) || names_through(&code, program, SCRIPTS_BEHIND))
 }
 
+/// The most files of a folder of scripts.
+const MOST_FILES: usize = 64;
+
 /// The greatest number of scripts between that of slurm.conf and gpufrac's program.
 pub(super) const SCRIPTS_BEHIND: usize = 3;
 
@@ -314,14 +318,21 @@ pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
     let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
     let scripts = paths.flat_map(|word| {
         let path = Path::new(word);
-        match path.is_dir() {
+        let files = match path.is_dir() {
             true => glob(&path.join("*")),
             false => glob(path),
+        };
+        // A folder of all programs is no folder of hooks.
+        if files.len() > MOST_FILES {
+            Vec::new()
+        } else {
+            files
         }
     });
-    // The interpreter and programs are no text.
+    // The interpreter and programs are no text. What a user can write, such as a file in /tmp, is not opened.
     let mut codes = scripts.filter_map(|script| {
         let name = script.file_name()?.to_str()?.to_owned();
+        let script = trust::resolve(&script).ok()?;
         Some((name, code_of(&script)?))
     });
     codes.any(|(name, code)| {

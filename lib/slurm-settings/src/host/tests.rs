@@ -438,6 +438,15 @@ fn a_program_behind_scripts_of_the_site_is_found() {
     }
     world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
     assert_eq!(world.look(&named, true), []);
+    // A file that a user can write is not opened, wherever it leads.
+    let theirs = world.path("theirs");
+    fs::create_dir(&theirs).unwrap();
+    std::os::unix::fs::symlink("/proc/kmsg", theirs.join("log")).unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777)).unwrap();
+    let code = format!("#!/bin/sh\ncd {} || exit 1\n", theirs.display());
+    world.put("prolog.sh", &code, 0o755);
+    assert_eq!(world.look(&named, true), []);
+    world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
     assert_eq!(
         gather::scripts(&world.settings(&named))[0].names_ours,
         Some(false)
