@@ -204,7 +204,7 @@ impl Host<'_> {
             let wrong = match (&line.unknown, &line.config) {
                 (Some(word), _) if is_ours => Some(Wrong::UnknownArgument(word.clone())),
                 (_, Some(path)) if !path.exists() => Some(Wrong::NoConfig),
-                (_, Some(path)) => self.other_config(path),
+                (_, Some(path)) => self.untrusted(path).or_else(|| self.other_config(path)),
                 (_, None) => None,
             };
             found.extend(wrong.map(|wrong| Trouble {

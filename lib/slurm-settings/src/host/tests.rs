@@ -396,6 +396,9 @@ fn two_files_of_gpufrac_that_differ_are_named() {
     let differs = Wrong::OtherConfig(world.path("etc/gpufrac.toml"));
     assert_eq!(wrong(&found), [&differs]);
     assert_eq!(found[0].finding().severity, Severity::Error);
+    // slurmstepd refuses a file that a user could change.
+    world.put("old/gpufrac.toml", "version = 1\n", 0o666);
+    assert!(matches!(wrong(&look())[..], [Wrong::Untrusted { .. }]));
     // A word that the plugin ignores, and a blank behind `=`.
     for argument in ["conf=/etc/gpufrac.toml", "config= /etc/gpufrac.toml"] {
         let line = format!("required spank_gpufrac.so {argument}\noptional site.so conf=x\n");

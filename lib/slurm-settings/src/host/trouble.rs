@@ -118,9 +118,10 @@ impl Trouble {
             ),
             Wrong::Untrusted { error: why, is_slurm_user, at } => (
                 if *is_slurm_user { Severity::Warning } else { Severity::Error },
-                match self.path.extension().is_some_and(|end| end == "conf") {
-                    true => format!("`{path}` names programs of root, and {why}"),
-                    false => format!("`{path}` runs as root, and {why}"),
+                match self.path.extension().and_then(|end| end.to_str()) {
+                    Some("conf") => format!("`{path}` names programs of root, and {why}"),
+                    Some("toml") => format!("`{path}` is refused in each step of a job: {why}"),
+                    _ => format!("`{path}` runs as root, and {why}"),
                 },
                 format!("`chown root:root {0}; chmod go-w {0}`", at.display()),
             ),
