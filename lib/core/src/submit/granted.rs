@@ -104,8 +104,12 @@ pub(super) fn of_notation(
     if destination.pools.is_empty() {
         return refusal;
     }
+    let is_per_task = request.tres_per_task.is_some_and(request::names_fraction);
     let meant = RequestedFraction {
-        option: FractionOption::Gres,
+        option: match is_per_task {
+            true => FractionOption::TresPerTask,
+            false => FractionOption::Gres,
+        },
         origin: Origin::Item(0),
         mechanism: None,
         demand: Demand::Fraction(*decimal),

@@ -63,19 +63,21 @@ pub(super) fn fit(
         named && pool.layout.entry(entry.units).is_some()
     });
     let serving: Vec<&Pool> = serving.copied().collect();
-    let most = serving.iter();
-    let most = most
-        .map(|pool| pool.layout.capacity.0 / entry.units.0)
-        .max();
+    let of_device = |pool: &&Pool| pool.layout.capacity.0 / entry.units.0;
+    let most = serving.iter().map(of_device).max();
     let Some(most) = most else {
         return Ok(());
     };
-    let nodes: BTreeSet<&String> = serving.iter().flat_map(|pool| pool.nodes.names()).collect();
-    let there = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     // Together with `--ntasks`, `--ntasks-per-node` is the maximum on a node.
     let per_node = request.tasks_per_node.unwrap_or(1);
     let tasks = request.tasks.unwrap_or(per_node);
     let on_a_node = per_node.min(tasks);
+    // Most jobs fit on one node, and a pool can have thousands.
+    if tasks <= most {
+        return Ok(());
+    }
+    let nodes: BTreeSet<&String> = serving.iter().flat_map(|pool| pool.nodes.names()).collect();
+    let there = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
     let nodes = request.max_nodes.unwrap_or(there).min(there);
     if on_a_node > most || tasks > most.saturating_mul(nodes) {
         return Err(Refusal::TooManyTasks {

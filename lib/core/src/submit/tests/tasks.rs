@@ -238,3 +238,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_ratio_that_is_too_large_is_answered_in_the_option_of_the_user() {
+    let said = no(&tasks("gpu", "gres/gpufrac:3/4"));
+    assert!(
+        said.contains("write --tres-per-task=gres/gpufrac:"),
+        "{said}"
+    );
+}
+
+#[test]
+fn more_tasks_than_the_nodes_have_room_for_are_refused_with_a_number_that_fits() {
+    let many = JobRequest {
+        tasks: Some(1000),
+        ..tasks("gpu", "gres/gpufrac:0.25")
+    };
+    let said = no(&many);
+    let (_, way) = said.split_once("write --nodes=").unwrap();
+    let (nodes, rest) = way.split_once(" --ntasks=").unwrap();
+    let (fitting, rest) = rest.split_once(" on all ").unwrap();
+    assert!(rest.starts_with(&format!("{nodes} nodes ")), "{said}");
+    let fits = JobRequest {
+        tasks: Some(fitting.parse().unwrap()),
+        max_nodes: Some(nodes.parse().unwrap()),
+        ..many
+    };
+    decide(shared_config(), &fits, Occasion::Submit).unwrap();
+}
