@@ -168,14 +168,7 @@ pub(super) fn read<'a>(
             text: last_part(text).to_owned(),
         }))
     };
-    let written = || match amount {
-        // Units that were written earlier.
-        Amount::Integer(units) if units > MAX_GPUS.into() => {
-            percent(units).map(|it| it.to_string())
-        }
-        _ => None,
-    };
-    let written = || written().unwrap_or_else(|| request::quoted(last_part(text)));
+    let written = || written(amount, text);
     let pair = |units| mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
     match amount {
         // One unit is written like a whole GPU: `gpufrac:1`.
@@ -214,6 +207,15 @@ pub(super) fn read<'a>(
         Amount::Fraction(fraction) => requested(Demand::Fraction(fraction)),
         Amount::Memory(memory) => requested(Demand::Memory(memory)),
     }
+}
+
+/// The value of an item for a message; units that were written earlier as a fraction.
+fn written(amount: Amount, text: &str) -> String {
+    let units = match amount {
+        Amount::Integer(units) if units > MAX_GPUS.into() => percent(units),
+        _ => None,
+    };
+    units.map_or_else(|| request::quoted(last_part(text)), |it| it.to_string())
 }
 
 /// Whether one of the pools has a size for a fraction.
