@@ -167,7 +167,7 @@ fn foreign_leases(node: &Node, leases: &[Lease], found: &mut Vec<Finding>) {
     for lease in leases.iter().filter(|lease| lease.node != node.name) {
         found.push(Finding::of_machine(
             format!(
-                "the lease {} is of node {}: it was copied to this node, and holds a place on no GPU of it",
+                "the lease {} is of node {}: it was copied to this node, and no GPU here has its slice",
                 lease.name(),
                 lease.node
             ),
@@ -281,7 +281,7 @@ fn one_gpu(
     found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     found.extend(inspect::library(device));
-    found.extend(wrong_mode(machine.node, gpu, device.pool)?);
+    found.extend(wrong_mode(machine.node, gpu, device.pool));
     let differences = inspect::differences(gpu, device, machine.known_geometry(gpu))?;
     let may_have_instances = device.pool.mechanism.uses_mig() && gpu.mig_mode()? == MigMode::On;
     if may_have_instances && differences.is_empty() {
@@ -302,15 +302,16 @@ fn one_gpu(
 
 /// The finding about a compute mode in which the jobs on a GPU cannot compute, or can bypass their control daemon. The
 /// prolog of the first share sets the mode that shares need.
-fn wrong_mode(node: &Node, gpu: &Gpu<'_>, pool: &Pool) -> Result<Option<Finding>, NvmlError> {
-    let mode = gpu.compute_mode()?;
+fn wrong_mode(node: &Node, gpu: &Gpu<'_>, pool: &Pool) -> Option<Finding> {
+    // Not every GPU has modes; a driver that does not answer is found by the other questions.
+    let mode = gpu.compute_mode().ok()?;
     let leases = node.leases().and_then(|store| store.of_gpu(&gpu.uuid));
     // Leases that cannot be read are reported elsewhere.
     let leases = leases.unwrap_or_default();
     let mut active = leases.iter().filter(|it| it.state == LeaseState::Active);
     let needed = active.find_map(compute_mode::of_share);
     let (needed, then) = match (needed, mode) {
-        (Some(needed), mode) if needed == mode => return Ok(None),
+        (Some(needed), mode) if needed == mode => return None,
         (Some(ComputeMode::ExclusiveProcess), _) => (
             ComputeMode::ExclusiveProcess,
             "programs of its jobs can bypass the MPS control daemon, and its limits",
@@ -323,9 +324,9 @@ fn wrong_mode(node: &Node, gpu: &Gpu<'_>, pool: &Pool) -> Result<Option<Finding>
             ComputeMode::Default,
             "CUDA fails in each job that gets a MIG instance or the whole GPU",
         ),
-        (None, _) => return Ok(None),
+        (None, _) => return None,
     };
-    let finding = Finding::of_machine(
+    Some(Finding::of_machine(
         format!(
             "{gpu} is in compute mode {}: {then}",
             compute_mode::name_of(mode)
@@ -335,8 +336,7 @@ fn wrong_mode(node: &Node, gpu: &Gpu<'_>, pool: &Pool) -> Result<Option<Finding>
             gpu.index,
             compute_mode::name_of(needed)
         ),
-    );
-    Ok(Some(finding))
+    ))
 }
 
 /// Whether jobs of a pool compute in the mode that they find.
