@@ -101,7 +101,7 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
             format!(
                 "gpufrac-reaperd has not finished a round for {age} s: it hangs, or cannot write to its folder"
             ),
-            "`journalctl -u gpufrac-reaperd` has its last words; `systemctl restart gpufrac-reaperd`",
+            "`journalctl -u gpufrac-reaperd` shows its last lines; `systemctl restart gpufrac-reaperd`",
         ));
     }
     let own = version::TEXT.as_str();
