@@ -2,6 +2,7 @@
 
 pub mod capability_files;
 pub mod compute_mode;
+pub mod holder_names;
 pub mod holders;
 pub mod instance_files;
 pub mod instance_use;

@@ -68,6 +68,8 @@ pub const MANY: usize = 1 << 22;
 const SOME: usize = 1 << 20;
 /// The number of descriptors that a search checks while others wait for a lock: much less than a second of work.
 pub const FEW: usize = 1 << 17;
+/// How long [`of_devices`] searches.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Searches for processes of the users in `of` that hold a device in `wanted`, those with few descriptors first,
 /// until `most` descriptors were checked. Root's processes are never searched: root needs no descriptor to open a
@@ -91,18 +93,27 @@ pub fn search(
     search
 }
 
-/// The processes of all users, root's too, but this one, that hold a device open, with few descriptors first, until `most`
-/// descriptors were looked at.
-pub fn of_device(device: DeviceNumber, most: usize) -> Vec<i32> {
+/// The processes of all users, root's too, but this one, that hold a device in `wanted` open: root's first, as a user
+/// can start many processes, then those with few descriptors, until `most` descriptors were checked or a second is over.
+pub fn of_devices(wanted: impl Fn(DeviceNumber) -> bool, most: usize) -> Vec<Holder> {
+    let begun = Instant::now();
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let others = pids().filter(|pid| *pid != own);
     let mut others: Vec<Suspect> = others.filter_map(Suspect::read).collect();
-    others.sort_by_key(|process| process.table_size);
+    others.sort_by_key(|process| (process.user != UserId::ROOT, process.table_size));
     let mut found = Vec::new();
     let mut left = most;
     for process in others {
-        process.search(&|held| held == device, &mut left, &mut found);
+        if begun.elapsed() > SECOND {
+            break;
+        }
+        process.search(&wanted, &mut left, &mut found);
     }
+    found
+}
+
+/// The processes of such a search, each once.
+pub fn pids_of(found: &[Holder]) -> Vec<i32> {
     let mut pids: Vec<i32> = found.iter().map(|holder| holder.pid).collect();
     pids.dedup();
     pids
@@ -225,7 +236,7 @@ impl Suspect {
 }
 
 /// All pids.
-fn pids() -> impl Iterator<Item = i32> {
+pub(super) fn pids() -> impl Iterator<Item = i32> {
     numbers(Path::new("/proc"))
 }
 

@@ -271,7 +271,8 @@ fn users_of(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError> {
     let Ok(device) = locked.node.caps().gpu_device(locked.gpu.minor) else {
         return Ok(users);
     };
-    let pids = holders::of_device(device, holders::FEW).into_iter();
+    let found = holders::of_devices(|held| held == device, holders::FEW);
+    let pids = holders::pids_of(&found).into_iter();
     let users = pids.filter_map(|pid| Some(GpuUser::new(u32::try_from(pid).ok()?, false)));
     Ok(users.collect())
 }
