@@ -1,5 +1,6 @@
 //! `gpufrac check`: checks the configuration, the machine and Slurm. [`report`] prints the result.
 
+mod exporter;
 mod jobs;
 mod reaper;
 mod report;
@@ -49,6 +50,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
         report.findings.extend(check::check(&node));
         report.findings.extend(no_fence());
         report.findings.extend(reaper::findings(&node));
+        report.findings.extend(exporter::finding(&node));
         // Slurm sends all jobs of the cluster for this; health checks of thousands of nodes must not ask for that.
         if !args.quiet {
             report.findings.extend(jobs::findings(&node));

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -869,6 +871,23 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is_reported() {
     }
 }
 
+/// Starts a dcgm-exporter that knows one metric; its URL.
+fn exporter(metric: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    let labels = "gpu=\"0\",UUID=\"GPU-aa\",GPU_I_ID=\"7\"";
+    let answer = format!("HTTP/1.0 200 OK\r\n\r\n{metric}{{{labels}}} 0.5\n");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            if stream.read(&mut request).unwrap() > 0 {
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        }
+    });
+    url
+}
+
 #[test]
 fn check_names_what_the_daemon_of_a_node_needs() {
     if !is_root() {
@@ -877,9 +896,10 @@ fn check_names_what_the_daemon_of_a_node_needs() {
     let world = World::new(true);
     let root = world.folder.path().display().to_string();
     let shared = world.folder.path().join("shared");
+    let exporter = exporter("DCGM_FI_PROF_ENGINE_BUSY");
     let configure = || {
         world.configure(&format!(
-            "shared = \"{root}/shared\"\n{POOL}[reaper]\nmode = \"on\"\n[reaper.mail]\nsendmail = \"{root}/sendmail\"\n"
+            "shared = \"{root}/shared\"\n{POOL}[reaper]\nmode = \"on\"\ndcgm_exporter = \"{exporter}\"\n[reaper.mail]\nsendmail = \"{root}/sendmail\"\n"
         ));
     };
     configure();
@@ -890,6 +910,8 @@ fn check_names_what_the_daemon_of_a_node_needs() {
         "using `shared` of [paths] failed: opening `DIR/shared` failed: No such file",
         "mount or create `DIR/shared`",
         "`DIR/sendmail` of [reaper.mail] does not exist",
+        "has neither DCGM_FI_PROF_GR_ENGINE_ACTIVE nor DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+        "but DCGM_FI_PROF_ENGINE_BUSY; add field 1001",
     ] {
         assert!(said.err.contains(words), "no {words:?}: {}", said.err);
     }

@@ -15,8 +15,18 @@ mod peer;
 
 pub use http::PageError;
 
-/// The part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
-const ACTIVITY: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
+/// The names of the part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001): up to
+/// dcgm-exporter 4.8, and from 4.9 on, which has the names of DCGM 4.6 (`dcgm_fields.h` there has both).
+const ACTIVITY: [&str; 2] = [
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+];
+/// The beginning of the names of fields 1001 and above.
+const PROFILING: &str = "DCGM_FI_PROF_";
+/// How many names of other metrics a message has.
+const MOST_NAMED: usize = 4;
+/// The length of a name in a message.
+const MOST_NAME_CHARACTERS: usize = 64;
 /// The time limit for an answer; the exporter is on the same node.
 const LONGEST_ANSWER: Duration = Duration::from_secs(2);
 /// The age at which values count as outdated. The exporter reads the driver every 30 s by default, and some value
@@ -55,6 +65,17 @@ pub enum DcgmError {
         /// The user id of the socket.
         owner: UserId,
     },
+    /// The answer has metrics of instances or of profiling, and not the activity.
+    #[error(
+        "`{url}` has neither DCGM_FI_PROF_GR_ENGINE_ACTIVE nor DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, but {}; add field 1001 to the exporter's list of fields, and give the exporter the rights of root",
+        others(.found)
+    )]
+    NoActivity {
+        /// The endpoint.
+        url: ExporterUrl,
+        /// Metrics of profiling that the answer has instead.
+        found: Vec<String>,
+    },
     /// The owner of the process that accepted the connection is not known.
     #[error(
         "`{url}`: cannot tell whose process answers there; run the exporter in the network namespace of the node"
@@ -63,6 +84,14 @@ pub enum DcgmError {
         /// The endpoint.
         url: ExporterUrl,
     },
+}
+
+/// What an answer without the activity has instead.
+fn others(found: &[String]) -> String {
+    match found {
+        [] => "no other metric of profiling".to_owned(),
+        found => found.join(", "),
+    }
 }
 
 /// A GPU instance: UUID of the GPU, id of the instance.
@@ -82,6 +111,28 @@ struct Line<'a> {
     value: f64,
 }
 
+impl Line<'_> {
+    fn label(&self, name: &str) -> Option<&str> {
+        // The exporter has the label UUID, or uuid with its option for old names.
+        let mut labels = self.labels.iter();
+        labels
+            .find(|(label, _)| label.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
+    }
+
+    fn gpu(&self) -> Option<&str> {
+        self.label("UUID")
+    }
+
+    fn instance(&self) -> Option<u32> {
+        self.label("GPU_I_ID")?.parse().ok()
+    }
+
+    fn is_activity(&self) -> bool {
+        ACTIVITY.contains(&self.name)
+    }
+}
+
 impl Dcgm {
     /// A reader of the endpoint at `url`.
     pub fn new(url: ExporterUrl) -> Dcgm {
@@ -95,7 +146,7 @@ impl Dcgm {
     /// processes are not trusted.
     ///
     /// # Errors
-    /// No process answers, or one that is not trusted, or the answer has no metrics.
+    /// No process answers, or one that is not trusted, or the answer has no metrics, or not the activity.
     pub fn read(
         &mut self,
         now: BootTime,
@@ -108,7 +159,7 @@ impl Dcgm {
     /// As [`Dcgm::read`], from the text of an answer.
     ///
     /// # Errors
-    /// The text is not a page of metrics.
+    /// The text is not a page of metrics, or one without the activity.
     pub fn take(
         &mut self,
         answer: &[u8],
@@ -118,7 +169,12 @@ impl Dcgm {
             url: self.url.clone(),
             source,
         })?;
-        Ok(self.take_page(page, now))
+        let lines: Vec<Line<'_>> = page.lines().filter_map(line).collect();
+        if let Some(found) = instead_of_activity(&lines) {
+            let url = self.url.clone();
+            return Err(DcgmError::NoActivity { url, found });
+        }
+        Ok(self.take_lines(&lines, now))
     }
 
     /// Reads the page. Any user may take the port while the exporter does not run, and report that the jobs of others
@@ -140,11 +196,10 @@ impl Dcgm {
         http::ask(&mut stream, &self.url, deadline).map_err(failed)
     }
 
-    fn take_page(&mut self, text: &str, now: BootTime) -> HashMap<InstanceId, f64> {
-        let lines: Vec<Line<'_>> = text.lines().filter_map(line).collect();
+    fn take_lines(&mut self, lines: &[Line<'_>], now: BootTime) -> HashMap<InstanceId, f64> {
         let mut digests: HashMap<&str, u64> = HashMap::new();
-        for line in &lines {
-            if let Some(uuid) = line.labels.get("UUID") {
+        for line in lines {
+            if let Some(uuid) = line.gpu() {
                 let digest = digests.entry(uuid).or_default();
                 *digest = digest.rotate_left(7) ^ line.value.to_bits();
             }
@@ -159,11 +214,10 @@ impl Dcgm {
             let changed = self.last.get(uuid);
             changed.is_some_and(|(_, at)| now.since(*at) < LONGEST_STANDSTILL)
         };
-        let activities = lines.iter().filter(|line| line.name == ACTIVITY);
+        let activities = lines.iter().filter(|line| line.is_activity());
         activities
             .filter_map(|line| {
-                let uuid = *line.labels.get("UUID")?;
-                let id = line.labels.get("GPU_I_ID")?.parse().ok()?;
+                let (uuid, id) = (line.gpu()?, line.instance()?);
                 let known = fresh(uuid) && line.value.is_finite() && line.value >= 0.0;
                 // Values slightly above 1 occur (rounding of the counters).
                 known.then(|| ((uuid.to_owned(), id), line.value.min(1.0)))
@@ -175,6 +229,29 @@ impl Dcgm {
                 all
             })
     }
+}
+
+/// The metrics of profiling on a page that must have the activity and does not; None if it has it, or need not: while
+/// the exporter starts or loads its list again its page is empty, and GPUs in MIG mode without instances have no
+/// activity.
+fn instead_of_activity(lines: &[Line<'_>]) -> Option<Vec<String>> {
+    if lines.iter().any(Line::is_activity) {
+        return None;
+    }
+    let of_profiling = lines.iter().map(|line| line.name);
+    let of_profiling: BTreeSet<&str> = of_profiling
+        .filter(|name| name.starts_with(PROFILING))
+        .collect();
+    let has_instances = lines.iter().any(|line| line.instance().is_some());
+    (has_instances || !of_profiling.is_empty()).then(|| {
+        let named = of_profiling.into_iter().take(MOST_NAMED);
+        named.map(printable).collect()
+    })
+}
+
+/// A name of the answer for one line of a message.
+fn printable(name: &str) -> String {
+    name.escape_debug().take(MOST_NAME_CHARACTERS).collect()
 }
 
 /// Whether the owner is a user, who must not run the exporter.
@@ -208,7 +285,7 @@ fn line(text: &str) -> Option<Line<'_>> {
 mod tests {
     use super::*;
 
-    /// The output of dcgm-exporter 4 for a GPU with two instances.
+    /// The output of dcgm-exporter up to 4.8 for a GPU with two instances (as in NVIDIA/dcgm-exporter issues 490 and 512).
     const TEXT: &str = r#"# HELP DCGM_FI_PROF_GR_ENGINE_ACTIVE Ratio of time the graphics engine is active.
 # TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-aa",pci_bus_id="00000000:07:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-40GB",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7",Hostname="gn01"} 0.250000
@@ -231,9 +308,50 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
 
     #[test]
     fn instances_are_read_and_values_that_are_no_numbers_are_skipped() {
-        let read = dcgm().take_page(&TEXT.replace("ENERGY", "1"), at(0));
-        let expected = [(key("GPU-aa", 7), 0.25), (key("GPU-aa", 2), 0.0)];
-        assert_eq!(read, HashMap::from(expected));
+        for text in [TEXT.to_owned(), of_4_9(TEXT)] {
+            let read = taken(&mut dcgm(), &text.replace("ENERGY", "1"), 0);
+            let expected = [(key("GPU-aa", 7), 0.25), (key("GPU-aa", 2), 0.0)];
+            assert_eq!(read.unwrap(), HashMap::from(expected), "{text}");
+        }
+    }
+
+    /// The names of 4.9: NVIDIA's release notes of dcgm-exporter 4.8.3 (`hostname`) and 4.9.0 (fields, label of the
+    /// driver's version), with the fields' names in `dcgm_fields.h` of DCGM 4.6.0.
+    fn of_4_9(text: &str) -> String {
+        text.replace("GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO")
+            .replace(
+                "Hostname=\"gn01\"",
+                "hostname=\"gn01\",DCGM_FI_SYSTEM_DRIVER_VERSION=\"580.95.05\"",
+            )
+    }
+
+    fn taken(
+        exporter: &mut Dcgm,
+        text: &str,
+        second: u64,
+    ) -> Result<HashMap<InstanceId, f64>, DcgmError> {
+        let answer = format!("HTTP/1.0 200 OK\r\n\r\n{text}");
+        exporter.take(answer.as_bytes(), at(second))
+    }
+
+    #[test]
+    fn an_answer_without_the_activity_says_what_it_has() {
+        let renamed = TEXT.replace("GR_ENGINE_ACTIVE", "COMPUTE_ENGINE_BUSY");
+        let error = taken(&mut dcgm(), &renamed, 0).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "`http://127.0.0.1:9400/metrics` has neither DCGM_FI_PROF_GR_ENGINE_ACTIVE nor \
+             DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, but DCGM_FI_PROF_COMPUTE_ENGINE_BUSY; add field 1001 to the \
+             exporter's list of fields, and give the exporter the rights of root"
+        );
+        // Metrics of instances, and none of profiling.
+        let not_root = TEXT.replace("PROF_GR_ENGINE_ACTIVE", "DEV_FB_USED");
+        let error = taken(&mut dcgm(), &not_root, 0).unwrap_err().to_string();
+        assert!(error.contains("no other metric of profiling"), "{error}");
+        // It loads its list again, or no instance exists yet.
+        for text in ["", "DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-aa\"} 31\n"] {
+            assert_eq!(taken(&mut dcgm(), text, 0).unwrap(), HashMap::new());
+        }
     }
 
     #[test]
@@ -241,7 +359,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         let mut exporter = dcgm();
         let mut count = |energy: &str, second| {
             let text = TEXT.replace("ENERGY", energy);
-            exporter.take_page(&text, at(second)).len()
+            taken(&mut exporter, &text, second).unwrap().len()
         };
         assert_eq!(count("1", 0), 2);
         assert_eq!(count("1", 119), 2);
