@@ -3,10 +3,17 @@
 use super::Geometry;
 use crate::fraction::MemoryMib;
 
-/// Words of NVML's names that stand for another model.
-const OTHER_NAMES: [(&str, &str); 1] = [
+/// Words of NVML's names that stand for another model. The MIG profiles of all four are known from the configurations of
+/// NVIDIA/mig-parted, which names them by PCI id and gives them the profiles of that model with the same memory. Unknown
+/// are their counts of multiprocessors, which nothing compares: no output of `nvidia-smi mig -lgip` is public.
+const OTHER_NAMES: [(&str, &str); 4] = [
     // The GPU of a Grace Hopper board.
     ("GH200", "H100"),
+    ("A800", "A100"),
+    ("H800", "H100"),
+    // With 96 GB. H20-3e with 141 GB has fewer multiprocessors in a slice than H200 (Project-HAMi/HAMi issue 1422) and
+    // is no model here.
+    ("H20", "H100"),
 ];
 
 impl Geometry {
@@ -55,6 +62,11 @@ mod tests {
             ("NVIDIA H100 80GB HBM3", 81_559, Some("H100-80")),
             ("NVIDIA H100 NVL", 95_830, Some("H100-94")),
             ("NVIDIA GH200 480GB", 97_871, Some("H100-96")),
+            ("NVIDIA A800-SXM4-80GB", 81_920, Some("A100-80")),
+            ("NVIDIA A800 40GB Active", 40_960, Some("A100-40")),
+            ("NVIDIA H800", 81_559, Some("H100-80")),
+            ("NVIDIA H20", 97_871, Some("H100-96")),
+            ("NVIDIA H20-3e", 143_771, None),
             ("NVIDIA H200", 143_771, Some("H200-141")),
             ("NVIDIA B200", 183_359, Some("B200-180")),
             (
