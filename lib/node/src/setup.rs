@@ -154,13 +154,18 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     Ok(report)
 }
 
+/// The cause of instances without a lease that are there after each boot: the open kernel module 595.45 can make instances
+/// from its registry (kernel_mig_manager.c, boot configuration).
+const AT_BOOT: &str = "if such instances are there after each boot, a boot configuration of the driver or nvidia-mig-manager makes them: switch that off";
+
 /// Instances without a lease, which an admin may destroy.
 fn unleased(node: &Node, session: &Session) -> Result<Vec<String>, SetupError> {
     match unleased::of_node(node, session) {
-        Ok(found) => Ok(found
-            .iter()
-            .map(|it| format!("{it}: {}", unleased::FIX))
-            .collect()),
+        Ok(found) => {
+            let at_boot = (!found.is_empty()).then(|| AT_BOOT.to_owned());
+            let each = found.iter().map(|it| format!("{it}: {}", unleased::FIX));
+            Ok(each.chain(at_boot).collect())
+        }
         Err(CleanError::Nvml(error)) => Err(error.into()),
         // `repair` reports leases that cannot be read.
         Err(_) => Ok(Vec::new()),
@@ -279,7 +284,7 @@ fn persist(gpu: &mut Gpu<'_>, report: &mut Report) {
         Ok(false) => match gpu.make_persistent() {
             Ok(()) => report.done.push(format!("persistence mode on for {gpu}")),
             Err(error) => report.hints.push(format!(
-                "start nvidia-persistenced, or slices are lost when nothing uses the GPU ({error})"
+                "start nvidia-persistenced, or an older driver loses slices when nothing uses the GPU ({error})"
             )),
         },
         Ok(true) => {}

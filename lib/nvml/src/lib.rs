@@ -417,7 +417,8 @@ impl Gpu<'_> {
         done.map_err(|e| self.failed("nvmlDeviceSetComputeMode", &e))
     }
 
-    /// Whether persistence mode is on. Without it a Hopper GPU loses MIG mode and all instances with its last user.
+    /// Whether persistence mode is on. Without it older drivers forget MIG mode of a Hopper GPU and all instances with the
+    /// GPU's last user; the open kernel module 595.45 saves both while the module is loaded (kernel_mig_manager.c).
     pub fn is_persistent(&self) -> Result<bool, NvmlError> {
         self.device()?
             .is_in_persistent_mode()
