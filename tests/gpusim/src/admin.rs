@@ -154,6 +154,7 @@ pub fn init(
     gpus: &[NewGpu],
     mig: bool,
     driver: &str,
+    idle_mib: u64,
     library: &Path,
 ) -> Result<Store, AdminError> {
     let models: Vec<_> = gpus.iter().map(|gpu| gpu.model).collect();
@@ -161,6 +162,7 @@ pub fn init(
     for (gpu, new) in node.gpus.iter_mut().zip(gpus) {
         gpu.mig |= new.mig;
         gpu.mig_pending = gpu.mig;
+        gpu.idle_mib = idle_mib;
     }
     let store = Store::create(root, &node)?;
     let folder = root.join("lib");
@@ -200,15 +202,30 @@ pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> 
     store.update(change).map_err(refused(doing))
 }
 
-/// Holds a GPU, with its device node open, until a signal ends the process.
+/// Holds a GPU, or the instance of a MIG UUID, until a signal ends the process, with the GPU's device node open.
+/// `profiling`: with the counters of the GPU.
 ///
 /// # Errors
-/// When there is no such GPU, or what the file system answers.
-pub fn hold(store: &Store, index: usize) -> Result<(), AdminError> {
-    let (uuid, minor) = {
+/// When there is no such GPU or instance, or what the file system answers.
+pub fn hold(store: &Store, device: &str, profiling: bool) -> Result<(), AdminError> {
+    let (held, minor) = {
         let node = store.node()?;
-        let gpu = gpu(&node, index)?;
-        (gpu.uuid.clone(), gpu.minor)
+        let missing = || AdminError::Instance(device.to_owned());
+        let of_uuid = |gpu: &&Gpu| gpu.mig_devices().any(|(_, compute)| compute.uuid == device);
+        match device.parse() {
+            Ok(index) => {
+                let gpu = gpu(&node, index)?;
+                let held = match profiling {
+                    true => processes::profiling(&gpu.uuid),
+                    false => gpu.uuid.clone(),
+                };
+                (held, gpu.minor)
+            }
+            Err(_) => {
+                let gpu = node.gpus.iter().find(of_uuid).ok_or_else(missing)?;
+                (device.to_owned(), gpu.minor)
+            }
+        }
     };
     let path = store.root().join(format!("dev/nvidia{minor}"));
     // Without a driver behind the node the kernel opens no more of it than its path.
@@ -217,7 +234,7 @@ pub fn hold(store: &Store, index: usize) -> Result<(), AdminError> {
         .custom_flags(OFlag::O_PATH.bits())
         .open(&path);
     let _held = opened.map_err(|source| AdminError::Hold { path, source })?;
-    processes::hold(store.root(), std::process::id(), &uuid)?;
+    processes::hold(store.root(), std::process::id(), &held)?;
     loop {
         std::thread::park();
     }
@@ -388,11 +405,14 @@ pub fn destroy(store: &Store, name: &str, force: bool) -> Result<(), AdminError>
             gi.parse().map_err(|_| error())?,
         )
     };
-    let serial = gpu(&node, index)?.instance(gi).ok_or_else(error)?.serial;
-    let live = nvidia_ml::processes::live(store.root())?;
+    let instance = gpu(&node, index)?.instance(gi).ok_or_else(error)?;
+    let serial = instance.serial;
+    let live = processes::live(store.root())?;
+    let mut held = instance.compute.iter();
     let busy = live
         .iter()
-        .any(|process| process.instance.is_some_and(|(own, _)| own == serial));
+        .any(|process| process.instance.is_some_and(|(own, _)| own == serial))
+        || held.any(|compute| processes::is_held(store.root(), &compute.uuid));
     let change = |node: &mut Node| {
         let gpu = &mut node.gpus[index];
         let ids: Vec<u32> = gpu

@@ -48,6 +48,9 @@ enum Command {
         /// name MIG-GPU-UUID/GI/CI; `walk`, nothing but a walk over all.
         #[arg(long, default_value = "info", value_parser = ["info", "name", "walk"])]
         mig_device_by: String,
+        /// What the driver uses itself of each instance: MiB for each of its memory slices.
+        #[arg(long, default_value_t = 0)]
+        idle_memory: u64,
         /// The library to install [default: the one built beside this program].
         #[arg(long)]
         lib: Option<PathBuf>,
@@ -158,10 +161,14 @@ enum Command {
         #[arg(long, value_parser = mebibytes)]
         memory: u64,
     },
-    /// Hold a GPU until a signal, as monitoring does: no program sees a process on it, and its MIG mode stays.
+    /// Hold a device until a signal, as monitoring does: no program sees a process on it. The MIG mode of a GPU stays; an
+    /// instance cannot be destroyed.
     Hold {
-        /// GPU index.
-        gpu: usize,
+        /// GPU index or MIG UUID.
+        device: String,
+        /// Hold the counters of the GPU too, as DCGM's profiling: GPM answers INVALID_STATE.
+        #[arg(long)]
+        profiling: bool,
     },
     /// Reset a GPU: instances and compute mode are lost, a pending MIG mode comes into force.
     Reset {
@@ -418,6 +425,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         mig,
         driver,
         mig_device_by,
+        idle_memory,
         lib,
     } = &arguments.command
     {
@@ -429,7 +437,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Some(path) => path.clone(),
             None => admin::built_library()?,
         };
-        let store = admin::init(&root, &parsed, *mig, driver, &library)?;
+        let store = admin::init(&root, &parsed, *mig, driver, *idle_memory, &library)?;
         let by = match mig_device_by.as_str() {
             "walk" => MigDeviceBy::Walk,
             "name" => MigDeviceBy::Name,
@@ -502,7 +510,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             writeln!(out, "{gpu}/{gi} {}", uuid.as_deref().unwrap_or("-"))?;
         }
         Command::Destroy { instance, force } => admin::destroy(&store, &instance, force)?,
-        Command::Hold { gpu } => admin::hold(&store, gpu)?,
+        Command::Hold { device, profiling } => admin::hold(&store, &device, profiling)?,
         Command::Reset { gpu } => admin::reset(&store, gpu)?,
         Command::Reboot => admin::reboot(&store)?,
         Command::Run {

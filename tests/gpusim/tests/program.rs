@@ -345,3 +345,47 @@ fn a_killed_writer_leaves_a_whole_state() {
         "the next writer puts the tree right"
     );
 }
+
+#[test]
+fn what_monitoring_holds_stays_until_it_ends() {
+    let node = SimNode::new(&["H100-80"], &["--mig", "--idle-memory", "100"]);
+    let (id, uuid) = node.create_numbered("2g.20gb");
+    let nvml = node.nvml();
+    let gpu = nvml.device_by_index(0).unwrap();
+    let sample = || gpu.gpm_mig_sample(id).map(drop);
+    assert!(sample().is_ok());
+    let used = nvml.device_by_uuid(uuid.as_str()).unwrap();
+    assert_eq!(used.memory_info().unwrap().used >> 20, 200);
+
+    let hold = |arguments: &[&str], device: &str| {
+        let holder = Running {
+            child: node
+                .gpusim(&[&["hold"], arguments].concat())
+                .spawn()
+                .unwrap(),
+            line: String::new(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !nvidia_ml::processes::is_held(node.root(), device) {
+            assert!(Instant::now() < deadline, "{arguments:?} holds nothing");
+            std::thread::yield_now();
+        }
+        holder
+    };
+    let counters = nvidia_ml::processes::profiling(&gpu.uuid().unwrap());
+    let profiling = hold(&["0", "--profiling"], &counters);
+    assert!(matches!(sample(), Err(NvmlError::UnexpectedVariant(29))));
+    drop(profiling);
+    assert!(sample().is_ok());
+
+    let holder = hold(&[&uuid], &uuid);
+    let destroy = || {
+        let output = node.gpusim(&["destroy", &uuid]).output().unwrap();
+        (output.status.success(), told(&output))
+    };
+    let (gone, said) = destroy();
+    assert!(!gone && said.contains("In use"), "{said}");
+    assert_eq!(gpu.running_compute_processes().unwrap(), [], "on no list");
+    drop(holder);
+    assert!(destroy().0);
+}

@@ -79,6 +79,9 @@ pub struct Gpu {
     /// Memory in use without a process, in MiB, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
+    /// What the driver uses itself of an instance, in MiB for each of its memory slices.
+    #[serde(default)]
+    pub idle_mib: u64,
     /// GPU instances, by id.
     pub instances: Vec<GpuInstance>,
 }
@@ -163,6 +166,7 @@ impl Node {
                 compute_mode: compute_mode::DEFAULT,
                 accounting: false,
                 leaked_mib: 0,
+                idle_mib: 0,
                 instances: Vec::new(),
             }
         });
@@ -366,8 +370,14 @@ impl Gpu {
     /// Memory in use without a process, on the GPU or on its instances.
     #[must_use]
     pub fn all_leaked_mib(&self) -> u64 {
-        let of_instances = self.instances.iter().map(|instance| instance.leaked_mib);
+        let of_instances = self.instances.iter().map(|own| self.leaked_on(own));
         self.leaked_mib + of_instances.sum::<u64>()
+    }
+
+    /// Memory in use without a process on an instance of this GPU.
+    #[must_use]
+    pub fn leaked_on(&self, instance: &GpuInstance) -> u64 {
+        instance.leaked_mib + self.idle_mib * u64::from(instance.size)
     }
 
     fn fits(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> bool {

@@ -216,28 +216,35 @@ impl Record {
     }
 }
 
-/// In ROOT: a file for each process that holds a GPU without a context, as monitoring does: `PID.START.GPU-UUID`.
+/// In ROOT: a file for each process that holds a device without a context, as monitoring does: `PID.START.UUID`.
 const AGENTS: &str = "agents";
 
-/// Lets a process hold a GPU for as long as it lives: it is on no list of processes, and keeps MIG mode as it is.
+/// The name under which the counters of a GPU are held, which holds the GPU too.
+#[must_use]
+pub fn profiling(gpu_uuid: &str) -> String {
+    format!("profiling-{gpu_uuid}")
+}
+
+/// Lets a process hold a device for as long as it lives, and be on no list of processes: a GPU, whose MIG mode stays; an
+/// instance, by its MIG UUID, which cannot be destroyed; or what [`profiling`] names.
 ///
 /// # Errors
 /// The answer of the file system.
-pub fn hold(root: &Path, pid: u32, gpu_uuid: &str) -> Result<(), StoreError> {
+pub fn hold(root: &Path, pid: u32, device: &str) -> Result<(), StoreError> {
     let folder = root.join(AGENTS);
     fs::create_dir_all(&folder).map_err(StoreError::io(&folder))?;
     let ticks = start_ticks(pid).unwrap_or_default();
-    let path = folder.join(format!("{pid}.{ticks}.{gpu_uuid}"));
+    let path = folder.join(format!("{pid}.{ticks}.{device}"));
     fs::write(&path, "").map_err(StoreError::io(&path))
 }
 
-/// Whether a process that lives holds a GPU in this way.
+/// Whether a process that lives holds a device in this way.
 #[must_use]
-pub fn is_held(root: &Path, gpu_uuid: &str) -> bool {
+pub fn is_held(root: &Path, device: &str) -> bool {
     let entries = fs::read_dir(root.join(AGENTS)).into_iter().flatten();
     entries.flatten().any(|entry| {
-        let is_of_gpu = entry.file_name().to_string_lossy().ends_with(gpu_uuid);
-        is_of_gpu && named(&entry).is_some_and(|(pid, ticks)| start_ticks(pid) == Some(ticks))
+        let is_of_device = entry.file_name().to_string_lossy().ends_with(device);
+        is_of_device && named(&entry).is_some_and(|(pid, ticks)| start_ticks(pid) == Some(ticks))
     })
 }
 

@@ -156,7 +156,7 @@ fn memory(call: &Call, device: DeviceHandle) -> Answer<(u64, u64, u64)> {
             let on_it =
                 |process: &&Process| process.instance.is_some_and(|(own, _)| own == gi.serial);
             let of_processes = live.iter().filter(on_it).map(|process| process.memory_mib);
-            let used = gi.leaked_mib + of_processes.sum::<u64>();
+            let used = device.gpu.leaked_on(gi) + of_processes.sum::<u64>();
             (device.gpu.profile_of(gi)?.memory_mib, 0, used)
         }
     };

@@ -209,10 +209,9 @@ nvml! {
             };
             let gpu = &mut node.gpus[index];
             let now = gpu.instance(gi_id).and_then(|gi| gi.compute.iter().find(|ci| ci.id == id));
-            if now.is_none_or(|now| now.serial != serial) {
-                return Err(Code::NOT_FOUND);
-            }
-            gpu.destroy_compute_instance(gi_id, id, live.iter().any(on_it))
+            let now = now.filter(|now| now.serial == serial).ok_or(Code::NOT_FOUND)?;
+            let busy = live.iter().any(on_it) || processes::is_held(root, &now.uuid);
+            gpu.destroy_compute_instance(gi_id, id, busy)
         })
     }
 

@@ -56,6 +56,9 @@ fn take(call: &Call, gpu: &Gpu, instance: Option<u64>, handle: SampleHandle) -> 
     if !supported(gpu) {
         return Err(Code::NOT_SUPPORTED);
     }
+    if processes::is_held(call.root(), &processes::profiling(&gpu.uuid)) {
+        return Err(Code::INVALID_STATE);
+    }
     let taken_us = processes::now_us();
     let known = processes::recent(call.root())?;
     let busy = known
