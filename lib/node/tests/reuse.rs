@@ -95,7 +95,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
         let first = job_of(1, 1001);
         let held = run(&world, first);
         match what {
-            "memory" => world.on_gpu(|gpu| gpu.instances[0].leaked_mib = 100),
+            "memory" => world.on_gpu(|gpu| gpu.instances[0].leaked_mib = 300),
             "process" => drop(world.use_slice(first, std::process::id())),
             "gone" => world.on_gpu(|gpu| gpu.instances.clear()),
             _ => {
@@ -113,6 +113,15 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
         // While a process uses it, it cannot be destroyed; its place is taken.
         assert_eq!(stands, what == "process", "{what}");
     });
+}
+
+#[test]
+fn the_drivers_own_memory_on_an_instance_does_not_count_as_used() {
+    let Some(world) = ready(KEEPS) else { return };
+    // On two slices of 20 GB: 64 MiB and one percent.
+    world.on_gpu(|gpu| gpu.idle_mib = 120);
+    let held = run(&world, job_of(1, 1001));
+    assert_eq!(run(&world, job_of(2, 1001)), held);
 }
 
 #[test]

@@ -21,9 +21,13 @@ use crate::slice::teardown::{self, TeardownError};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
-/// The memory that a driver may report as used on an unused instance: assumed. An instance with more memory in use is
-/// destroyed.
-const EMPTY: MemoryMib = MemoryMib(64);
+/// The memory that a driver may report as used on an unused instance, in MiB: assumed, with a part of the memory of the
+/// instance for what a driver lays out by its size. An instance with more memory in use is destroyed. Known are 3 MiB on
+/// 1g of A100-40 (NVIDIA/libcudacxx issue 224), 13 MiB on 2g of A100-80 (nvitop PR 8), and 287 MiB of a whole RTX PRO 6000
+/// in MIG mode (cubecos issue 312).
+const EMPTY: u64 = 64;
+/// This part of the instance's memory may be in use besides.
+const EMPTY_PART: u64 = 100;
 
 /// How long the pool of a lease keeps instances on this GPU; None if it does not.
 fn limit(node: &Node, lease: &Lease) -> Option<Duration> {
@@ -109,7 +113,8 @@ pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, Nvm
         return Ok(false);
     };
     let found = locked.instance_use(instance)?;
-    Ok(found.is_some_and(|found| found.memory <= EMPTY && found.pids.is_empty()))
+    let empty = MemoryMib(EMPTY + kept.slice.memory_mib.0 / EMPTY_PART);
+    Ok(found.is_some_and(|found| found.memory <= empty && found.pids.is_empty()))
 }
 
 /// Whether an instance is kept that a job of this user may take over; `fits`: whether the job can use it.
