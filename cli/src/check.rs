@@ -1,6 +1,6 @@
 //! `gpufrac check`: checks the configuration, the machine and Slurm. [`report`] prints the result.
 
-mod exporter;
+mod activity;
 mod jobs;
 mod reaper;
 mod report;
@@ -50,7 +50,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
         report.findings.extend(check::check(&node));
         report.findings.extend(no_fence());
         report.findings.extend(reaper::findings(&node));
-        report.findings.extend(exporter::finding(&node));
+        report.findings.extend(activity::findings(&node));
         // Slurm sends all jobs of the cluster for this; health checks of thousands of nodes must not ask for that.
         if !args.quiet {
             report.findings.extend(jobs::findings(&node));

@@ -96,6 +96,27 @@ impl NvmlError {
         self.has_code(&[codes::IN_USE])
     }
 
+    /// Whether counters of activity cannot be read because another program probably has them. The open kernel module has
+    /// one profiling subscription for a GPU, and refuses a second one as an invalid state (gpu_instance_subscription.c);
+    /// whether GPM of an instance is one, and the code that NVML makes of it, are not public.
+    pub fn counters_are_taken(&self) -> bool {
+        self.has_code(&[
+            codes::INVALID_STATE,
+            codes::IN_USE,
+            codes::INSUFFICIENT_RESOURCES,
+        ])
+    }
+
+    /// An error of reading counters of activity, with its likely cause.
+    pub fn of_counters(&self) -> String {
+        match self.counters_are_taken() {
+            true => format!(
+                "{self}: DCGM's profiling, or another profiler, probably has the counters of the GPU; take DCGM_FI_PROF_* out of dcgm-exporter's list of fields"
+            ),
+            false => self.to_string(),
+        }
+    }
+
     /// Whether the driver refused to create a GPU instance, because there is no room or MIG is off. It created none
     /// then.
     pub fn is_refusal(&self) -> bool {

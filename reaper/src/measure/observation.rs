@@ -8,7 +8,6 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::mps::process;
-use gpufrac_nvml::NvmlError;
 use gpufrac_nvml::telemetry::{Process, Utilization};
 
 use super::dcgm::InstanceId;
@@ -122,10 +121,7 @@ impl Observation<'_> {
     /// The activity of a slice with MIG.
     fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
         let (source, measured) = match (self.view.busy_shares.get(&gi_id), self.dcgm) {
-            (Some(share), _) if self.view.has_gpm => (
-                Source::Gpm,
-                share.as_ref().copied().map_err(NvmlError::to_string),
-            ),
+            (Some(share), _) if self.view.has_gpm => (Source::Gpm, share.clone()),
             (_, Some(dcgm)) => {
                 let gpu = self.lease.slice.gpu_uuid.clone();
                 let value = dcgm.get(&(gpu, gi_id)).copied();

@@ -36,8 +36,8 @@ pub(super) enum UnknownWork {
 
 /// The data of one GPU.
 pub(super) struct View {
-    /// The busy part of the time for each leased instance, 0 to 1, by instance id.
-    pub(super) busy_shares: HashMap<u32, Result<f64, NvmlError>>,
+    /// The busy part of the time for each leased instance, 0 to 1, by instance id; or why there is none.
+    pub(super) busy_shares: HashMap<u32, Result<f64, String>>,
     pub(super) has_gpm: bool,
     pub(super) processes: Vec<Process>,
     pub(super) mig_devices: Vec<MigDevice>,
@@ -94,7 +94,7 @@ pub(super) fn views(
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
             Ok(view) => {
                 let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
-                errors.extend(refused.map(NvmlError::to_string));
+                errors.extend(refused.cloned());
                 views.insert(gpu.uuid.clone(), view);
             }
             Err(error) => errors.push(error.to_string()),
@@ -137,7 +137,7 @@ fn end(
             let second = gpu.counters(id)?;
             session.activity(&first, &second)
         });
-        busy_shares.insert(id, measured);
+        busy_shares.insert(id, measured.map_err(|error| error.of_counters()));
     }
     let has_mig = gpu.mig_mode()? == MigMode::On;
     let processes = gpu.processes()?;

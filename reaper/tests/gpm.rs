@@ -1,0 +1,76 @@
+//! GPM on a simulated GPU whose counters another program has.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+
+use gpufrac_core::config::Config;
+use gpufrac_core::lease::Lease;
+use gpufrac_node::node::Node;
+use gpufrac_reaper::key::SliceId;
+use gpufrac_reaper::measure::sample::{Activity, Look, Sampler, Source};
+use gpufrac_reaper::measure::telemetry::Telemetry;
+use nvidia_ml::model::Model;
+use nvidia_ml::processes;
+use nvidia_ml::store::Store;
+
+/// A GPU with the instance of a lease, and a node of gpufrac with this GPU.
+fn world() -> (tempfile::TempDir, Store, Node, Lease) {
+    let keep = tempfile::tempdir().unwrap();
+    let root = keep.path().join("gpus");
+    let models = [Model::find("H100-80").unwrap()];
+    let made = nvidia_ml::node::Node::new("580.95.05", &models, true);
+    let sim = Store::create(&root, &made).unwrap();
+    let built = std::env::current_exe().unwrap();
+    let library = root.join("lib/libnvidia-ml.so.1");
+    fs::create_dir_all(library.parent().unwrap()).unwrap();
+    fs::copy(built.with_file_name("libnvidia_ml.so"), &library).unwrap();
+    let mut lease = test_examples::lease(12);
+    let instance = lease.slice.mig_mut().unwrap().instance.as_mut().unwrap();
+    (instance.gi_id, instance.mig_uuid) = sim
+        .update(|node| {
+            let id = node.create_gpu_instance(0, 14, Some((2, 2)))?.id;
+            let compute = node.create_compute_instance(0, id, 1, None)?;
+            Ok((id, compute.uuid.clone()))
+        })
+        .unwrap();
+    lease.slice.gpu_uuid = made.gpus[0].uuid.clone();
+    let text = format!(
+        "version = 1\n[paths]\ndriver_root = \"{root}\"\nnvml = \"{library}\"\n[pool.h100]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n",
+        root = root.display(),
+        library = library.display(),
+    );
+    let node = Node::new(Config::parse(&text, "gpufrac.toml").unwrap(), "n1");
+    (keep, sim, node, lease)
+}
+
+#[test]
+fn counters_that_another_program_has_are_unknown_activity_and_never_idleness() {
+    let (_keep, sim, node, lease) = world();
+    let mut telemetry = Telemetry::new(&node);
+    let mut look = || -> Look {
+        let mut observe = || {
+            std::thread::sleep(gpufrac_reaper::measure::telemetry::SHORTEST_LOOK);
+            true
+        };
+        let policy = |_: &Lease| &node.config.reaper.general;
+        telemetry.look(&node, &[&lease], &mut observe, &policy)
+    };
+    let id = SliceId::of(&lease);
+    let free = look();
+    assert_eq!(free.errors, [] as [&str; 0]);
+    assert_eq!(free.samples[&id].activity, Activity::Idle);
+
+    let counters = processes::profiling(&lease.slice.gpu_uuid);
+    processes::hold(sim.root(), std::process::id(), &counters).unwrap();
+    let taken = look();
+    let why = "nvmlGpmMigSampleGet on GPU 0";
+    let cause = "invalid state (29): DCGM's profiling, or another profiler, probably has the counters of the GPU";
+    let [error] = &taken.errors[..] else {
+        panic!("{:?}", taken.errors);
+    };
+    assert!(error.contains(why) && error.contains(cause), "{error}");
+    let sample = &taken.samples[&id];
+    assert_eq!(sample.source, Source::Gpm);
+    assert_eq!(sample.activity, Activity::Unknown(error.clone()));
+    assert_eq!(sample.busy_share, None);
+}
