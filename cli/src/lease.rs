@@ -74,7 +74,7 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
     let store = node.leases()?;
     let locks = node.locks().map_err(CliError::File)?;
     let session = node.nvml().map_err(TeardownError::from)?;
-    let gpu = match teardown::gpu_of(&session, &lease) {
+    let gpu = match teardown::gpu_of(node, &session, &lease) {
         // Without the GPU there is no instance to destroy.
         Err(TeardownError::NoGpu { .. }) => {
             let lock = locks.gpu(lease.slice.gpu_index, node.lock_patience)?;

@@ -167,9 +167,8 @@ fn a_fault_on_any_way_to_the_mig_device_is_what_it_was() {
         world.next_calls(call, 1, What::Fail(999));
         world.prolog(one).ok().says("waiting");
         world.check(&[]);
-        world.next_calls(call, 1, What::Fail(999));
-        world.epilog(one).ok().says("released");
-        world.check(&[]);
+        world.calm();
+        world.epilog(one).ok();
         // A permanent error drains the node, and leaves nothing without a record.
         world.next_calls(call, 0, What::Fail(15));
         let ended = world.prolog(one);
@@ -177,14 +176,35 @@ fn a_fault_on_any_way_to_the_mig_device_is_what_it_was() {
         world.calm();
         world.epilog(one).ok();
         world.check(&[]);
-        world.prolog(one).ok();
-        world.next_calls(call, 0, What::Fail(15));
-        let ended = world.epilog(one);
-        assert_eq!(ended.code, Some(1), "{call}: {}", ended.stderr);
-        world.calm();
-        world.epilog(one).ok().says("released");
-        world.check(&[]);
         assert!(world.slurm_was_told().is_empty() && world.leases().is_empty());
+    });
+}
+
+#[test]
+fn a_fault_on_the_way_to_an_instance_that_ends_is_what_it_was() {
+    let calls = [
+        "nvmlDeviceGetHandleByPciBusId_v2",
+        "nvmlDeviceGetGpuInstanceById",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlGpuInstanceGetComputeInstanceById",
+    ];
+    at_once(calls, |call| {
+        let Some(world) = ready(MigDeviceBy::Info) else {
+            return;
+        };
+        let one = job(1, 0, 25);
+        for (count, code, status) in [(1, 999, 0), (0, 15, 1)] {
+            world.prolog(one).ok();
+            world.count_calls();
+            world.next_calls(call, count, What::Fail(code));
+            let ended = world.epilog(one);
+            assert_eq!(ended.code, Some(status), "{call}: {}", ended.stderr);
+            world.calm();
+            world.epilog(one).ok();
+            world.check(&[]);
+            assert!(world.leases().is_empty());
+        }
+        assert!(world.slurm_was_told().is_empty());
     });
 }
 

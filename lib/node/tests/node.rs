@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::reuse::instance;
 use common::{Ended, Job, World, at_once, job, may_run, ready};
 use gpufrac_core::ids::{GpuIndex, JobId, UserId};
 use gpufrac_core::lease::LeaseState;
@@ -23,11 +24,6 @@ use nvidia_ml::processes::{Process, now_us, start_ticks};
 #[test]
 fn child() {
     common::child();
-}
-
-fn mig_uuid(world: &World, job: Job) -> String {
-    let lease = world.lease(job).unwrap();
-    lease.slice.instance().unwrap().mig_uuid.clone()
 }
 
 /// All files below a folder that a user can open, who must be able to enter each folder on the way.
@@ -173,9 +169,9 @@ fn the_prolog_may_run_twice() {
     let Some(world) = ready() else { return };
     let one = job(7, 0, 25);
     world.prolog(one).ok();
-    let before = mig_uuid(&world, one);
+    let before = instance(&world, one);
     world.prolog(one).ok().says("kept");
-    assert_eq!(mig_uuid(&world, one), before);
+    assert_eq!(instance(&world, one), before);
     world.check(&[]);
 }
 
@@ -184,14 +180,14 @@ fn a_requeued_job_does_not_inherit_a_slice_whose_epilog_never_came() {
     let Some(world) = ready() else { return };
     let first = job(7, 0, 25);
     world.prolog(first).ok();
-    let before = mig_uuid(&world, first);
+    let before = instance(&world, first);
     let again = Job {
         restarts: 1,
         device: 1,
         ..first
     };
     world.prolog(again).ok().says("carved");
-    assert_ne!(mig_uuid(&world, again), before);
+    assert_ne!(instance(&world, again), before);
     assert_eq!(world.instances(0).len(), 1);
     assert_eq!(world.usage().len(), 1);
     world.check(&[]);
@@ -334,6 +330,7 @@ fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
     let Some(world) = ready() else { return };
     world.prolog(job(7, 0, 25)).ok();
     let old = world.leases()[0].clone();
+    let before = world.serial(&old);
     let mut command = world.job_command("prolog", job(7, 0, 25));
     let output = command.env("SLURM_JOB_UID", "4242").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -342,10 +339,7 @@ fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
         (old.user_id == new.user_id, new.user_id),
         (false, UserId(4242))
     );
-    assert_ne!(
-        old.slice.instance().unwrap().mig_uuid,
-        new.slice.instance().unwrap().mig_uuid
-    );
+    assert_ne!(before, world.serial(&new));
 }
 
 /// A job whose text job_submit did not see, or saw in another form.
@@ -525,7 +519,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
         let Some(world) = ready() else { return };
         let (old, new) = (job(1, 0, 50), job(2, 0, 50));
         world.prolog(old).ok();
-        let before = mig_uuid(&world, old);
+        let before = instance(&world, old);
         world.slurm_knows(new);
         match said {
             None => drop(world.prolog(new).ok().says("no answer")),
@@ -534,7 +528,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
                 world.prolog(new).ok();
             }
         }
-        assert_eq!(mig_uuid(&world, old), before);
+        assert_eq!(instance(&world, old), before);
         assert_eq!(world.slurm_was_told(), ["requeue 2"]);
     });
     let Some(world) = ready() else { return };

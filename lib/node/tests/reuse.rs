@@ -8,7 +8,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::reuse::{device, eventually, job_of, run};
+use common::reuse::{eventually, instance, job_of, run};
 use common::{Ended, Job, World, at_once, job};
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -38,7 +38,7 @@ fn the_next_job_of_the_user_has_the_same_instance() {
     let Some(world) = ready(KEEPS) else { return };
     let first = job_of(1, 1001);
     world.prolog(first).ok();
-    let held = device(&world, first);
+    let held = instance(&world, first);
     world.note_calls();
     world.epilog(first).ok().says("keeps GPU 0 2g.20gb");
     assert_eq!(world.calls_of(first), [], "calls of the epilog");
@@ -55,7 +55,7 @@ fn the_next_job_of_the_user_has_the_same_instance() {
     let names: Vec<&String> = calls.iter().map(|entry| &entry.call).collect();
     assert_eq!(names.iter().copied().find(made), None, "{names:?}");
     assert!(names.len() <= 20, "{names:?}");
-    assert_eq!(device(&world, second), held);
+    assert_eq!(instance(&world, second), held);
     assert_eq!(world.leases().len(), 1);
     world.epilog(second).ok();
     let jobs: Vec<u64> = world
@@ -83,7 +83,7 @@ fn nobody_else_has_it() {
         restarts: 1,
         ..larger
     };
-    let first = device(&world, larger);
+    let first = instance(&world, larger);
     assert_ne!(run(&world, again), first);
     assert_eq!(world.usage().len(), 4);
 }
@@ -105,11 +105,8 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
         }
         let second = job_of(2, 1001);
         world.prolog(second).ok();
-        assert_ne!(device(&world, second), held, "{what}");
-        let stands = world.instances(0).iter().any(|instance| {
-            let mut compute = instance.compute.iter();
-            compute.any(|compute| compute.uuid == held)
-        });
+        assert_ne!(instance(&world, second), held, "{what}");
+        let stands = world.instances(0).iter().any(|it| it.serial == held);
         // While a process uses it, it cannot be destroyed; its place is taken.
         assert_eq!(stands, what == "process", "{what}");
     });
@@ -184,8 +181,8 @@ fn a_slice_for_each_task_is_taken_over_too() {
         world.prolog(job).ok();
         world.check(&[]);
         let leases = world.leases_of(job);
-        let devices = leases.iter().map(|lease| lease.slice.cuda_device());
-        held.push(devices.map(|it| it.unwrap().to_owned()).collect::<Vec<_>>());
+        let instances = leases.iter().map(|lease| world.serial(lease));
+        held.push(instances.collect::<Vec<_>>());
         world.epilog(job).ok();
         world.check(&[]);
     }
@@ -303,7 +300,7 @@ fn concurrent_jobs_never_share_a_kept_instance() {
 
 fn crowds(world: &World, mut dice: Dice) {
     let mut running: Vec<Job> = Vec::new();
-    let mut owners: BTreeMap<String, u32> = BTreeMap::new();
+    let mut owners: BTreeMap<u64, u32> = BTreeMap::new();
     let mut id = 0;
     for _ in 0..12 {
         // An ending job keeps its place until its epilog is over, as in Slurm's count.
@@ -370,8 +367,8 @@ fn crowds(world: &World, mut dice: Dice) {
         world.check(&[]);
         let leases = world.leases();
         for lease in &leases {
-            let device = lease.slice.cuda_device().unwrap().to_owned();
-            let owner = owners.entry(device).or_insert(lease.user_id.0);
+            let instance = world.serial(lease);
+            let owner = owners.entry(instance).or_insert(lease.user_id.0);
             assert_eq!(*owner, lease.user_id.0, "{lease:?}");
         }
         let active = leases.iter().filter(|it| it.state == LeaseState::Active);

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::reuse::{device, eventually, job_of, run};
+use common::reuse::{eventually, instance, job_of, run};
 use common::{Job, World, at_once, job};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::gpu::shared_session;
@@ -102,7 +102,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
         }
         let second = job_of(2, 1001);
         world.prolog(second).ok();
-        assert_ne!(device(&world, second), held, "{what}");
+        assert_ne!(instance(&world, second), held, "{what}");
     });
 }
 
@@ -169,7 +169,7 @@ fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
     let other = job_of(3, 1002);
     // The instance stays for the next repair, and the job has another place.
     world.prolog(other).ok();
-    let theirs = device(&world, other);
+    let theirs = instance(&world, other);
     assert_ne!(theirs, held);
     assert_eq!(calls_of_daemon(&world), ["nvmlShutdown"]);
     world.epilog(other).ok();

@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::{Geometry, Placement};
+use gpufrac_core::lease::MigSlice;
 use nvml_wrapper::Device;
 
 use crate::error::codes;
@@ -31,8 +32,15 @@ pub struct Instance {
 pub struct ComputeInstance {
     /// The compute instance id, unique in its GPU instance.
     pub ci_id: u32,
-    /// `MIG-...`, never reused.
+    /// `MIG-...`; an instance that is made again at the same place may have it again.
     pub mig_uuid: String,
+}
+
+impl Instance {
+    /// Whether it has the profile and the position of a slice.
+    pub fn is_at(&self, mig: &MigSlice) -> bool {
+        (self.profile_id, self.placement) == (mig.profile_id, mig.placement)
+    }
 }
 
 /// A new GPU instance, without a compute instance.
@@ -43,22 +51,20 @@ pub struct NewInstance<'g> {
     pub gi_id: u32,
 }
 
-/// An existing compute instance and its GPU instance. It must be dropped before the GPU's lock is.
+/// An existing GPU instance, by a handle. It must be dropped before the GPU's lock is.
 pub struct Standing<'g> {
     gpu: &'g Gpu<'g>,
     gi: ffi::nvmlGpuInstance_t,
-    ci: ffi::nvmlComputeInstance_t,
-    gi_id: u32,
-    ci_id: u32,
-    mig: ffi::nvmlDevice_t,
-    /// `MIG-...`, never reused.
-    pub mig_uuid: String,
+    /// Its id, profile and position.
+    pub instance: Instance,
 }
 
 /// A MIG device, which is a compute instance as CUDA sees it.
-struct MigHandle {
+pub struct MigHandle<'g> {
+    gpu: &'g Gpu<'g>,
     handle: ffi::nvmlDevice_t,
-    uuid: String,
+    /// `MIG-...`
+    pub uuid: String,
 }
 
 impl Gpu<'_> {
@@ -144,53 +150,15 @@ impl Gpu<'_> {
     }
 
     /// The GPU instance with this id; None if there is none.
-    pub fn instance(&self, gi_id: u32) -> Result<Option<Instance>, NvmlError> {
-        match self.gi_handle(gi_id)? {
-            Some(gi) => self.instance_of(gi),
-            None => Ok(None),
-        }
-    }
-
-    /// The compute instances of a GPU instance; empty if there is no such GPU instance.
-    pub fn compute_instances(&self, gi_id: u32) -> Result<Vec<ComputeInstance>, NvmlError> {
-        let mut found = Vec::new();
-        let Some(gi) = self.gi_handle(gi_id)? else {
-            return Ok(found);
-        };
-        for ci_id in 0..COMPUTE_INSTANCES_MAX {
-            if let Some(ci) = self.ci_handle(gi, ci_id)? {
-                let info = self.ci_info(ci)?;
-                found.push(ComputeInstance {
-                    ci_id,
-                    mig_uuid: self.mig_of(gi_id, &info)?.uuid,
-                });
-            }
-        }
-        Ok(found)
-    }
-
-    /// The compute instance with these ids; None if either does not exist any more.
-    pub fn compute_instance(
-        &self,
-        gi_id: u32,
-        ci_id: u32,
-    ) -> Result<Option<Standing<'_>>, NvmlError> {
+    pub fn standing(&self, gi_id: u32) -> Result<Option<Standing<'_>>, NvmlError> {
         let Some(gi) = self.gi_handle(gi_id)? else {
             return Ok(None);
         };
-        let Some(ci) = self.ci_handle(gi, ci_id)? else {
-            return Ok(None);
-        };
-        let info = self.ci_info(ci)?;
-        let MigHandle { handle, uuid } = self.mig_of(gi_id, &info)?;
-        Ok(Some(Standing {
+        let found = self.instance_of(gi)?;
+        Ok(found.map(|instance| Standing {
             gpu: self,
             gi,
-            ci,
-            gi_id,
-            ci_id,
-            mig: handle,
-            mig_uuid: uuid,
+            instance,
         }))
     }
 
@@ -199,7 +167,7 @@ impl Gpu<'_> {
         &self,
         gi_id: u32,
         info: &ffi::nvmlComputeInstanceInfo_t,
-    ) -> Result<MigHandle, NvmlError> {
+    ) -> Result<MigHandle<'_>, NvmlError> {
         // nvml.h calls `device` the parent, but NVIDIA's device plugin for Kubernetes uses it as the MIG device. If
         // it is the MIG device, no further call is needed; the other ways take seconds when many programs ask at the
         // same time.
@@ -215,17 +183,21 @@ impl Gpu<'_> {
         }
     }
 
-    fn mig_behind(&self, handle: ffi::nvmlDevice_t) -> Result<MigHandle, NvmlError> {
+    fn mig_behind(&self, handle: ffi::nvmlDevice_t) -> Result<MigHandle<'_>, NvmlError> {
         // SAFETY: NVML gave the handle a moment ago, and its library outlives the device.
         let device = unsafe { Device::new(handle, self.session.nvml()?) };
         let uuid = device.uuid();
         let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
-        Ok(MigHandle { handle, uuid })
+        Ok(MigHandle {
+            gpu: self,
+            handle,
+            uuid,
+        })
     }
 
     /// The MIG device by the name that it had before MIG devices had UUIDs; None if the driver does not know such
     /// names.
-    fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle>, NvmlError> {
+    fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle<'_>>, NvmlError> {
         let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
             return Ok(None);
         };
@@ -247,7 +219,7 @@ impl Gpu<'_> {
         Ok(Some(device).filter(|device| device.uuid.starts_with("MIG-")))
     }
 
-    fn mig_by_walk(&self, gi_id: u32, ci_id: u32) -> Result<MigHandle, NvmlError> {
+    fn mig_by_walk(&self, gi_id: u32, ci_id: u32) -> Result<MigHandle<'_>, NvmlError> {
         let most = self
             .device()?
             .mig_device_count()
@@ -280,7 +252,7 @@ impl Gpu<'_> {
     }
 
     /// The MIG device in a slot; slots may have gaps.
-    pub(crate) fn mig_device(&self, index: u32) -> Result<Option<ffi::nvmlDevice_t>, NvmlError> {
+    fn mig_device(&self, index: u32) -> Result<Option<ffi::nvmlDevice_t>, NvmlError> {
         let mut mig = null_mut();
         match call!(
             self,
@@ -333,26 +305,6 @@ impl Gpu<'_> {
                 subject: self.to_string(),
                 code: codes::NOT_FOUND,
             }),
-        }
-    }
-
-    /// Destroys a compute instance; success if it does not exist. The caller must have checked that it may be
-    /// destroyed.
-    pub fn destroy_compute_instance(&self, gi_id: u32, ci_id: u32) -> Result<(), NvmlError> {
-        let Some(gi) = self.gi_handle(gi_id)? else {
-            return Ok(());
-        };
-        let Some(ci) = self.ci_handle(gi, ci_id)? else {
-            return Ok(());
-        };
-        gone_is_fine(call!(self, nvmlComputeInstanceDestroy(ci)))
-    }
-
-    /// Destroys a GPU instance; success if it does not exist.
-    pub fn destroy_gpu_instance(&self, gi_id: u32) -> Result<(), NvmlError> {
-        match self.gi_handle(gi_id)? {
-            Some(gi) => gone_is_fine(call!(self, nvmlGpuInstanceDestroy(gi))),
-            None => Ok(()),
         }
     }
 }
@@ -431,6 +383,61 @@ impl NewInstance<'_> {
 }
 
 impl Standing<'_> {
+    /// The ids of its compute instances.
+    pub fn compute_instances(&self) -> Result<Vec<u32>, NvmlError> {
+        let mut found = Vec::new();
+        for ci_id in 0..COMPUTE_INSTANCES_MAX {
+            if self.gpu.ci_handle(self.gi, ci_id)?.is_some() {
+                found.push(ci_id);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The MIG device of a compute instance; None if there is none.
+    pub fn mig_device(&self, ci_id: u32) -> Result<Option<MigHandle<'_>>, NvmlError> {
+        let Some(ci) = self.gpu.ci_handle(self.gi, ci_id)? else {
+            return Ok(None);
+        };
+        let info = self.gpu.ci_info(ci)?;
+        self.gpu.mig_of(self.instance.gi_id, &info).map(Some)
+    }
+
+    /// Destroys a compute instance; success if it does not exist. The caller must have checked that it may be
+    /// destroyed.
+    pub fn destroy_compute_instance(&self, ci_id: u32) -> Result<(), NvmlError> {
+        let gpu = self.gpu;
+        let Some(ci) = gpu.ci_handle(self.gi, ci_id)? else {
+            return Ok(());
+        };
+        match gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(ci))) {
+            // The driver also answers in this way if an admin destroyed the instance and the handle is stale.
+            Err(error) if error.has_code(&[codes::INVALID_ARGUMENT]) => {
+                match gpu.ci_handle(self.gi, ci_id)? {
+                    None => Ok(()),
+                    Some(_) => Err(error),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Destroys the GPU instance, whose compute instances are destroyed already; success if it does not exist.
+    pub fn destroy(&self) -> Result<(), NvmlError> {
+        let gpu = self.gpu;
+        match gone_is_fine(call!(gpu, nvmlGpuInstanceDestroy(self.gi))) {
+            Err(error) if error.has_code(&[codes::INVALID_ARGUMENT]) => {
+                match gpu.gi_handle(self.instance.gi_id)? {
+                    None => Ok(()),
+                    Some(_) => Err(error),
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+impl MigHandle<'_> {
     /// Device memory in use on the instance.
     ///
     /// # Errors
@@ -438,45 +445,10 @@ impl Standing<'_> {
     pub fn memory_used(&self) -> Result<MemoryMib, NvmlError> {
         let gpu = self.gpu;
         // SAFETY: NVML gave the handle when it was asked for this instance, and its library outlives the device.
-        let device = unsafe { Device::new(self.mig, gpu.session.nvml()?) };
+        let device = unsafe { Device::new(self.handle, gpu.session.nvml()?) };
         let memory = device.memory_info();
         let memory = memory.map_err(|e| gpu.failed("nvmlDeviceGetMemoryInfo", &e))?;
         Ok(MemoryMib(memory.used >> 20))
-    }
-
-    /// Destroys the compute instance; success if it does not exist. The caller has compared the UUID.
-    pub fn destroy_compute_instance(&self) -> Result<(), NvmlError> {
-        let (gpu, ids) = (self.gpu, (self.gi_id, self.ci_id));
-        let done = gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(self.ci)));
-        let Err(error) = done else { return Ok(()) };
-        if !error.has_code(&[codes::INVALID_ARGUMENT]) {
-            return Err(error);
-        }
-        // The driver also answers in this way if an admin destroyed the instance and the handle is stale.
-        match gpu.compute_instance(ids.0, ids.1)? {
-            None => Ok(()),
-            Some(now) if now.mig_uuid == self.mig_uuid => Err(error),
-            // Another instance has these ids now; the caller must look again.
-            Some(_) => Err(NvmlError::Call {
-                call: "nvmlComputeInstanceDestroy",
-                subject: gpu.of_instance(ids.0, ids.1),
-                code: codes::NOT_FOUND,
-            }),
-        }
-    }
-
-    /// Destroys the GPU instance, whose compute instance is destroyed already; success if it does not exist.
-    pub fn destroy_gpu_instance(&self) -> Result<(), NvmlError> {
-        let gpu = self.gpu;
-        match gone_is_fine(call!(gpu, nvmlGpuInstanceDestroy(self.gi))) {
-            Err(error) if error.has_code(&[codes::INVALID_ARGUMENT]) => {
-                match gpu.gi_handle(self.gi_id)? {
-                    None => Ok(()),
-                    Some(_) => Err(error),
-                }
-            }
-            other => other,
-        }
     }
 }
 

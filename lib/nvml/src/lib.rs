@@ -21,7 +21,7 @@ use nvml_wrapper_sys::bindings as ffi;
 
 pub use error::{ErrorClass, NvmlError};
 use error::{code_of, codes};
-pub use instances::{ComputeInstance, Instance, NewInstance, Standing};
+pub use instances::{ComputeInstance, Instance, MigHandle, NewInstance, Standing};
 
 /// A session with NVML. Close it soon: with some drivers an open session makes the destruction of an instance fail.
 pub struct Session {
@@ -143,32 +143,6 @@ impl Session {
         })
     }
 
-    /// The GPU that has this index now, assumed to be the one with this UUID; None if no GPU has the index. An
-    /// operation on it must depend on a property of the right GPU only, such as the UUID of an instance, or on
-    /// [`Gpu::is_itself`].
-    pub fn presumed_gpu(
-        &self,
-        index: GpuIndex,
-        uuid: &str,
-        minor: DeviceMinor,
-    ) -> Result<Option<Gpu<'_>>, NvmlError> {
-        let device = match self.nvml()?.device_by_index(index.0) {
-            // The machine has fewer GPUs now.
-            Err(nvml_wrapper::error::NvmlError::InvalidArg) => return Ok(None),
-            other => other.map_err(|e| {
-                self.failed("nvmlDeviceGetHandleByIndex_v2", &format!("GPU {index}"), &e)
-            })?,
-        };
-        Ok(Some(Gpu {
-            session: self,
-            handle: handle_of(&device),
-            pci: None,
-            index,
-            uuid: uuid.to_owned(),
-            minor,
-        }))
-    }
-
     /// The GPU at this PCI address, `0000:07:00.0`, assumed to be the one with this UUID; None if there is no GPU.
     pub fn gpu_at(
         &self,
@@ -217,10 +191,24 @@ impl Session {
         uuid: &str,
         minor: DeviceMinor,
     ) -> Result<Option<Gpu<'_>>, NvmlError> {
-        match self.presumed_gpu(index, uuid, minor)? {
-            Some(gpu) if gpu.is_itself()? => Ok(Some(gpu)),
-            _ => Ok(None),
-        }
+        let subject = format!("GPU {index}");
+        let device = match self.nvml()?.device_by_index(index.0) {
+            // The machine has fewer GPUs now.
+            Err(nvml_wrapper::error::NvmlError::InvalidArg) => return Ok(None),
+            other => {
+                other.map_err(|e| self.failed("nvmlDeviceGetHandleByIndex_v2", &subject, &e))?
+            }
+        };
+        let found = device.uuid();
+        let found = found.map_err(|e| self.failed("nvmlDeviceGetUUID", &subject, &e))?;
+        Ok((found == uuid).then(|| Gpu {
+            session: self,
+            handle: handle_of(&device),
+            pci: None,
+            index,
+            uuid: found,
+            minor,
+        }))
     }
 
     /// The GPU with this UUID, whatever its index is now; None if there is none.
@@ -290,13 +278,6 @@ fn handle_of(device: &Device<'_>) -> OnceCell<ffi::nvmlDevice_t> {
 }
 
 impl<'s> Gpu<'s> {
-    /// Whether this is the assumed GPU ([`Session::presumed_gpu`]).
-    pub fn is_itself(&self) -> Result<bool, NvmlError> {
-        let uuid = self.device()?.uuid();
-        let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
-        Ok(uuid == self.uuid)
-    }
-
     /// N of its `/dev/nvidiaN` now: a change of MIG mode may change it (nvml.h, `nvmlDeviceSetMigMode`).
     pub fn minor_now(&self) -> Result<DeviceMinor, NvmlError> {
         let minor = self.device()?.minor_number();
@@ -326,11 +307,6 @@ impl<'s> Gpu<'s> {
     /// Another handle on the GPU at its index.
     pub fn again(&self) -> Result<Gpu<'s>, NvmlError> {
         self.session.gpu(self.index)
-    }
-
-    /// The assumed GPU, whatever its index is now.
-    pub fn elsewhere(&self) -> Result<Option<Gpu<'s>>, NvmlError> {
-        self.session.gpu_with_uuid(&self.uuid)
     }
 }
 

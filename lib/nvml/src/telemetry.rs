@@ -9,7 +9,7 @@ use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use crate::error::codes;
-use crate::{Device, Gpu, NvmlError, Session, call, ffi};
+use crate::{Gpu, NvmlError, Session};
 
 /// How often a list is read again if its length changes meanwhile.
 const LIST_READINGS: u32 = 5;
@@ -34,15 +34,6 @@ pub struct Utilization {
     pub pid: u32,
     /// The largest of its utilizations of multiprocessors, encoder and decoder, in percent of the time.
     pub percent: u32,
-}
-
-/// An existing MIG device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MigDevice {
-    /// The GPU instance id.
-    pub gi_id: u32,
-    /// `MIG-...`
-    pub uuid: String,
 }
 
 /// A sample of counters; two of them give the activity between them.
@@ -143,49 +134,6 @@ impl<'s> Gpu<'s> {
         sample
             .map(Counters)
             .map_err(|e| self.failed("nvmlGpmMigSampleGet", &e))
-    }
-
-    /// The existing MIG devices of the GPU.
-    pub fn mig_devices(&self) -> Result<Vec<MigDevice>, NvmlError> {
-        let most = self
-            .device()?
-            .mig_device_count()
-            .map_err(|e| self.failed("nvmlDeviceGetMaxMigDeviceCount", &e))?;
-        let mut found = Vec::new();
-        for index in 0..most {
-            let Some(handle) = self.mig_device(index)? else {
-                continue;
-            };
-            let mut gi_id = u32::MAX;
-            match call!(self, nvmlDeviceGetGpuInstanceId(handle, &mut gi_id)) {
-                // The device disappeared between the calls.
-                Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => {
-                    continue;
-                }
-                other => other?,
-            }
-            found.extend(self.seen(handle, gi_id)?);
-        }
-        Ok(found)
-    }
-
-    fn seen(&self, handle: ffi::nvmlDevice_t, gi_id: u32) -> Result<Option<MigDevice>, NvmlError> {
-        // SAFETY: NVML gave the handle a moment ago; one that is stale by now is answered with an error.
-        let device = unsafe { Device::new(handle, self.session.nvml()?) };
-        match device.uuid() {
-            Err(WrapperError::NotFound | WrapperError::InvalidArg) => Ok(None),
-            Err(error) => Err(self.failed("nvmlDeviceGetUUID", &error)),
-            Ok(uuid) => Ok(Some(MigDevice { gi_id, uuid })),
-        }
-    }
-
-    /// The memory in use on a MIG device, by all processes.
-    pub fn memory_used(&self, mig_uuid: &str) -> Result<MemoryMib, NvmlError> {
-        let device = self.session.nvml()?.device_by_uuid(mig_uuid);
-        let memory = device.and_then(|device| device.memory_info());
-        memory
-            .map(|memory| MemoryMib(memory.used >> 20))
-            .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
     }
 
     /// The processes that computed on a GPU without MIG since `timestamp_us`, in microseconds of the driver's clock.

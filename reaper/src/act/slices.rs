@@ -156,7 +156,7 @@ fn on_gpus<'a>(
             other => other?,
         };
         let store = node.leases()?;
-        match teardown::gpu_of(&session, lease) {
+        match teardown::gpu_of(node, &session, lease) {
             Ok(gpu) => work(&mut LockedGpu::new(lock, node, &store, gpu, log))?,
             // The other GPUs can still be repaired.
             Err(error) => log.warning(format!(
@@ -207,7 +207,7 @@ impl Slices for NodeSlices {
         let Some(mut same) = now.filter(|now| Key::of(now) == Key::of(lease)) else {
             return Ok(false);
         };
-        let gpu = teardown::gpu_of(&session, &same)?;
+        let gpu = teardown::gpu_of(node, &session, &same)?;
         let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
         reconcile::end_finished(&mut locked, &mut same);
         Ok(true)

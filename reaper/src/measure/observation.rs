@@ -14,6 +14,7 @@ use super::dcgm::InstanceId;
 use super::owners::Owners;
 use super::sample::{Activity, Excess, Sample, Source};
 use super::view::View;
+use crate::key::SliceId;
 
 /// Memory of a context besides its program's allocations: NVML counts it, MPS limits do not.
 const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);
@@ -41,13 +42,7 @@ impl Observation<'_> {
         });
         let (source, busy_share, activity) = match self.lease.slice.instance() {
             Some(instance) => {
-                let stands = self
-                    .view
-                    .mig_devices
-                    .iter()
-                    .find(|d| d.uuid == instance.mig_uuid);
-                if stands.is_none_or(|device| device.gi_id != instance.gi_id) {
-                    // The driver reuses ids, but not UUIDs, so the data belong to another instance.
+                if !self.view.standing.contains(&SliceId::of(self.lease)) {
                     return Sample::missing("its instance does not stand");
                 }
                 self.instance(instance.gi_id, contexts)
@@ -114,8 +109,8 @@ impl Observation<'_> {
     }
 
     fn left_behind(&self) -> Option<MemoryMib> {
-        let instance = self.lease.slice.instance()?;
-        self.view.left_behind.get(&instance.mig_uuid).copied()
+        let id = SliceId::of(self.lease);
+        self.view.left_behind.get(&id).copied()
     }
 
     /// The activity of a slice with MIG.

@@ -1,14 +1,17 @@
 //! The driver's data about the GPUs for one sample. The session with the driver ends with the sample, and instances
 //! are queried through their GPU: nothing stays open that could keep an instance from being destroyed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::GpuIndex;
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Instance, Lease};
+use gpufrac_node::gpu::capability_files::Claimed;
 use gpufrac_node::node::Node;
-use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
+use gpufrac_nvml::telemetry::{Counters, Process, Utilization};
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+
+use crate::key::SliceId;
 
 /// The reasons why the driver's records since the last sample cannot be read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -40,9 +43,10 @@ pub(super) struct View {
     pub(super) busy_shares: HashMap<u32, Result<f64, String>>,
     pub(super) has_gpm: bool,
     pub(super) processes: Vec<Process>,
-    pub(super) mig_devices: Vec<MigDevice>,
-    /// Memory in use on leased instances without a process, by UUID.
-    pub(super) left_behind: HashMap<String, MemoryMib>,
+    /// The slices whose instance stood from the first reading to the last.
+    pub(super) standing: HashSet<SliceId>,
+    /// Memory in use on leased instances without a process.
+    pub(super) left_behind: HashMap<SliceId, MemoryMib>,
     /// The GPU's energy counter in millijoules; None where it has none.
     pub(super) energy_mj: Option<u64>,
     /// The activity of processes; None with MIG, for which the driver has none.
@@ -84,6 +88,7 @@ pub(super) fn views(
         }
     }
     gpus.retain(|gpu| leases.iter().any(|lease| lease.slice.gpu_uuid == gpu.uuid));
+    let before = marks(node, leases, errors);
     let begun: Vec<_> = gpus.iter().map(|gpu| (gpu, begin(gpu, leases))).collect();
     let measures = begun.iter().any(|(_, begun)| matches!(begun, Ok(Some(_))));
     if measures && !observe() {
@@ -92,7 +97,11 @@ pub(super) fn views(
     let mut views = HashMap::new();
     for (gpu, begun) in begun {
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
-            Ok(view) => {
+            Ok(mut view) => {
+                // After the last reading: data of a lease are those of one instance.
+                let now = marks(node, leases, errors);
+                let stood = before.iter().filter(|(id, mark)| now.get(id) == Some(mark));
+                view.standing = stood.map(|(id, _)| *id).collect();
                 let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
                 errors.extend(refused.cloned());
                 views.insert(gpu.uuid.clone(), view);
@@ -101,6 +110,23 @@ pub(super) fn views(
         }
     }
     Some(views)
+}
+
+/// The marks of the leased instances that stand. The driver may go on listing an instance that another program has
+/// destroyed, and a new one at the same place may have the same ids and UUID.
+fn marks(node: &Node, leases: &[&Lease], errors: &mut Vec<String>) -> HashMap<SliceId, u32> {
+    let mut marks = HashMap::new();
+    for lease in leases {
+        let Some(instance) = lease.slice.instance() else {
+            continue;
+        };
+        match node.caps().claimed(lease.slice.gpu_minor, instance) {
+            Ok(Claimed::Ours(mark)) => drop(marks.insert(SliceId::of(lease), mark)),
+            Ok(Claimed::Nothing | Claimed::Hollow(_) | Claimed::Foreign) => {}
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    marks
 }
 
 /// The first reading of the counters of each leased instance.
@@ -141,25 +167,17 @@ fn end(
     }
     let has_mig = gpu.mig_mode()? == MigMode::On;
     let processes = gpu.processes()?;
-    let mig_devices = match has_mig {
-        true => standing(gpu, leases)?,
-        false => Vec::new(),
-    };
     let mut left_behind = HashMap::new();
     for lease in leases {
         // An instance that belongs to one job, without processes.
-        let Some(instance) = lease
-            .slice
-            .instance()
-            .filter(|_| lease.slice.mps().is_none())
-        else {
+        let is_here = lease.slice.gpu_uuid == gpu.uuid && lease.slice.mps().is_none();
+        let Some(instance) = lease.slice.instance() else {
             continue;
         };
-        let stands = mig_devices.iter().any(|d| d.uuid == instance.mig_uuid);
-        if stands && processes.iter().all(|p| p.gi_id != Some(instance.gi_id)) {
+        if is_here && processes.iter().all(|p| p.gi_id != Some(instance.gi_id)) {
             // An instance that ends during the reading does not affect the others.
-            if let Ok(used) = gpu.memory_used(&instance.mig_uuid) {
-                left_behind.insert(instance.mig_uuid.clone(), used);
+            if let Ok(Some(used)) = memory_of(gpu, instance) {
+                left_behind.insert(SliceId::of(lease), used);
             }
         }
     }
@@ -167,35 +185,20 @@ fn end(
         busy_shares,
         has_gpm,
         processes,
-        mig_devices,
+        standing: HashSet::new(),
         left_behind,
         energy_mj: gpu.energy()?,
         utilization: (!has_mig).then(|| utilization(gpu, since_us)),
     })
 }
 
-/// The MIG devices of a GPU. While others are created and destroyed, the enumeration may miss one; missing ones of
-/// leases are then queried by id.
-fn standing(gpu: &Gpu<'_>, leases: &[&Lease]) -> Result<Vec<MigDevice>, NvmlError> {
-    let mut found = gpu.mig_devices()?;
-    let here = leases
-        .iter()
-        .filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
-    for instance in here.filter_map(|lease| lease.slice.instance()) {
-        if found.iter().any(|device| device.uuid == instance.mig_uuid) {
-            continue;
-        }
-        let stands = gpu.compute_instance(instance.gi_id, instance.ci_id)?;
-        found.extend(
-            stands
-                .filter(|stands| stands.mig_uuid == instance.mig_uuid)
-                .map(|stands| MigDevice {
-                    gi_id: instance.gi_id,
-                    uuid: stands.mig_uuid,
-                }),
-        );
-    }
-    Ok(found)
+/// The memory in use on an instance; None if the instance does not stand.
+fn memory_of(gpu: &Gpu<'_>, instance: &Instance) -> Result<Option<MemoryMib>, NvmlError> {
+    let Some(standing) = gpu.standing(instance.gi_id)? else {
+        return Ok(None);
+    };
+    let device = standing.mig_device(instance.ci_id)?;
+    device.map(|device| device.memory_used()).transpose()
 }
 
 fn utilization(

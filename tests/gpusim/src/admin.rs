@@ -70,6 +70,9 @@ pub enum AdminError {
         /// The memory of the device in MiB.
         total_mib: u64,
     },
+    /// There is no such manner.
+    #[error("{0}")]
+    Manner(String),
     /// NVML would refuse with this code.
     #[error("{doing}: {code}")]
     Refused {
@@ -247,6 +250,22 @@ pub fn hold(store: &Store, device: &str, profiling: bool) -> Result<(), AdminErr
 pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         node.mig_device_by = by;
+        Ok(())
+    };
+    store.update(change).map_err(refused("setting up"))
+}
+
+/// Lets the driver do these things from now on.
+///
+/// # Errors
+/// There is no such manner, or the file system fails.
+pub fn add_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
+    let mut manners = store.node()?.manners.clone();
+    for name in names {
+        manners.add(name).map_err(AdminError::Manner)?;
+    }
+    let change = |node: &mut Node| {
+        node.manners = manners.clone();
         Ok(())
     };
     store.update(change).map_err(refused("setting up"))

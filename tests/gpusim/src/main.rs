@@ -48,9 +48,9 @@ enum Command {
         /// name MIG-GPU-UUID/GI/CI; `walk`, nothing but a walk over all.
         #[arg(long, default_value = "info", value_parser = ["info", "name", "walk"])]
         mig_device_by: String,
-        /// What the driver uses itself of each instance: MiB for each of its memory slices.
-        #[arg(long, default_value_t = 0)]
-        idle_memory: u64,
+        /// What this driver does where drivers differ; tests/nvml-sim/README.md has the names.
+        #[arg(long = "manner")]
+        manners: Vec<String>,
         /// The library to install [default: the one built beside this program].
         #[arg(long)]
         lib: Option<PathBuf>,
@@ -425,7 +425,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         mig,
         driver,
         mig_device_by,
-        idle_memory,
+        manners,
         lib,
     } = &arguments.command
     {
@@ -444,6 +444,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             _ => MigDeviceBy::Info,
         };
         admin::mig_device_by(&store, by)?;
+        admin::add_manners(&store, manners)?;
         return Ok(ExitCode::SUCCESS);
     }
     let store =

@@ -227,7 +227,7 @@ fn steps_follow_one_another() {
 
 #[test]
 fn samples_of_instances_that_had_the_same_id_give_some_percentage() {
-    let node = SimNode::new(&["H100-80:2"], &["--mig"]);
+    let node = SimNode::new(&["H100-80:2"], &["--mig", "--manner", "random-uuids"]);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
     let (gi, first) = node.create_numbered("1g.10gb");

@@ -16,6 +16,7 @@ pub mod disturb;
 pub mod geometry;
 pub mod journal;
 pub mod latency;
+pub mod manners;
 pub mod model;
 pub mod node;
 pub mod pattern;

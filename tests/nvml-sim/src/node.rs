@@ -2,10 +2,13 @@
 //!
 //! Only state: nothing here reads or writes a file. [`crate::store`] keeps a [`Node`] on disk.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde::{Deserialize, Serialize};
 
 use crate::code::{Answer, Code};
 use crate::geometry::{ComputeProfile, Engines, Geometry, GpuProfile};
+use crate::manners::Manners;
 use crate::model::Model;
 
 /// All GPUs of a node.
@@ -24,6 +27,9 @@ pub struct Node {
     /// How the MIG device of a compute instance is found.
     #[serde(default)]
     pub mig_device_by: MigDeviceBy,
+    /// What this driver does where drivers differ.
+    #[serde(default)]
+    pub manners: Manners,
     /// The GPUs in NVML's order.
     pub gpus: Vec<Gpu>,
 }
@@ -121,7 +127,7 @@ pub struct ComputeInstance {
     pub start: u32,
     /// Compute slices.
     pub size: u32,
-    /// `MIG-…`, new for each instance.
+    /// `MIG-…`: the same for each instance at its place, unless [`Manners::random_uuids`].
     pub uuid: String,
 }
 
@@ -132,7 +138,25 @@ pub fn random_uuid() -> String {
     // SAFETY: the buffer is ours and 16 bytes long.
     let got = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
     assert_eq!(got, 16, "the kernel gives 16 random bytes at once");
-    b[6] = (b[6] & 0x0f) | 0x40;
+    uuid_of(b, 4)
+}
+
+/// A version 5 UUID in text, of these data: as `gpu_uuid.c` of open-gpu-kernel-modules makes that of an instance from the
+/// GPU, the id and the engine, with another hash.
+fn uuid_by_place(gpu: &str, gpu_instance: u32, engine: u32) -> String {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, gpu, gpu_instance, engine).hash(&mut hasher);
+        hasher.finish().to_be_bytes()
+    };
+    let mut b = [0u8; 16];
+    b[..8].copy_from_slice(&half(0));
+    b[8..].copy_from_slice(&half(1));
+    uuid_of(b, 5)
+}
+
+fn uuid_of(mut b: [u8; 16], version: u8) -> String {
+    b[6] = (b[6] & 0x0f) | (version << 4);
     b[8] = (b[8] & 0x3f) | 0x80;
     let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
@@ -176,6 +200,7 @@ impl Node {
             next_serial: 1,
             boots: 0,
             mig_device_by: MigDeviceBy::default(),
+            manners: Manners::default(),
             gpus: gpus.collect(),
         }
     }
@@ -278,13 +303,17 @@ impl Node {
         let id = (0..8)
             .find(|id| instance.compute.iter().all(|other| other.id != *id))
             .ok_or(Code::INSUFFICIENT_RESOURCES)?;
+        let uuid = match self.manners.random_uuids {
+            true => random_uuid(),
+            false => uuid_by_place(&target.uuid, gpu_instance, start),
+        };
         let compute = ComputeInstance {
             serial: self.serial(),
             id,
             profile: profile.id,
             start,
             size: profile.slices,
-            uuid: format!("MIG-{}", random_uuid()),
+            uuid: format!("MIG-{uuid}"),
         };
         let instance = self.gpus[gpu]
             .instance_mut(gpu_instance)

@@ -276,7 +276,7 @@ fn remove_others(folder: &Path, prefix: &str, wanted: &BTreeSet<String>) -> Resu
 }
 
 /// Does what `nvidia-modprobe -f` does: creates the capability's device node as its file says, with owner root. With
-/// `DeviceFileModify: 0` it changes and creates nothing.
+/// a `DeviceFileModify` other than 1 it changes and creates nothing.
 ///
 /// # Errors
 /// The file system fails.
@@ -287,7 +287,7 @@ pub fn modprobe(root: &Path, capability: Capability) -> Result<(), StoreError> {
         let line = text.lines().rev().find_map(|line| line.strip_prefix(key))?;
         line.trim().parse().ok()
     };
-    // A program that writes `DeviceFileModify: 0` appends a line here, or replaces the whole text, because this is an
+    // A program that writes `DeviceFileModify: N` appends a line here, or replaces the whole text, because this is an
     // ordinary file. The driver's file would still have the other lines.
     let minor = number("DeviceFileMinor:").unwrap_or_else(|| capability.minor());
     let mode = number("DeviceFileMode:").unwrap_or_else(|| capability.mode());
@@ -299,7 +299,7 @@ pub fn modprobe(root: &Path, capability: Capability) -> Result<(), StoreError> {
             && found.uid() == 0
             && found.gid() == 0
     });
-    if right || number("DeviceFileModify:") == Some(0) {
+    if right || number("DeviceFileModify:").is_some_and(|allowed| allowed != 1) {
         return Ok(());
     }
     match fs::remove_file(&node) {

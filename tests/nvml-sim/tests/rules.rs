@@ -206,10 +206,12 @@ fn ids_come_from_the_ranges_that_were_observed() {
 }
 
 #[test]
-fn uuids_are_new_and_ids_are_not() {
+fn uuids_tell_the_place_unless_they_are_random() {
     let mut node = node("A30-24");
-    let mut make = || {
-        let gi = node.create_gpu_instance(0, 5, Some((2, 2))).unwrap().id;
+    let mut make = |random, start| {
+        node.manners.random_uuids = random;
+        let place = Some((start, 2));
+        let gi = node.create_gpu_instance(0, 5, place).unwrap().id;
         let ci = node
             .create_compute_instance(0, gi, 1, None)
             .unwrap()
@@ -220,10 +222,17 @@ fn uuids_are_new_and_ids_are_not() {
         node.gpus[0].destroy_gpu_instance(gi, false).unwrap();
         (gi, ci.id, ci.uuid, ci.serial)
     };
-    let (first, second) = (make(), make());
+    let (first, second) = (make(false, 2), make(false, 2));
     assert_eq!((first.0, first.1), (second.0, second.1));
-    assert_ne!(first.2, second.2);
+    assert_eq!(first.2, second.2);
     assert!(first.3 < second.3);
+    // "MIG-", and the version at the begin of the third group.
+    assert_eq!(&first.2[18..19], "5");
+    let elsewhere = make(false, 0);
+    assert_ne!(elsewhere.2, first.2);
+    let (third, fourth) = (make(true, 2), make(true, 2));
+    assert_eq!(third.0, fourth.0);
+    assert_ne!(third.2, fourth.2);
 }
 
 #[test]

@@ -192,7 +192,7 @@ pub struct HamiSlice {
     pub burst: bool,
 }
 
-/// A MIG instance as it was created. The driver reuses ids, but never a UUID.
+/// A MIG instance as it was created. The driver reuses ids, and a new instance at the same place may have the same UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instance {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::DeviceMinor;
+use gpufrac_core::lease::Instance;
 use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
 use gpufrac_nvml::ErrorClass;
 
@@ -70,6 +71,19 @@ impl Opens {
         };
         parts.next().is_none().then_some(opens)
     }
+}
+
+/// The instance that has the ids of a lease's instance now, by the driver's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// None stands.
+    Nothing,
+    /// The one that gpufrac claimed, with this mark ([`crate::gpu::instance_files`]).
+    Ours(u32),
+    /// The same, without its compute instance.
+    Hollow(u32),
+    /// One that gpufrac did not claim.
+    Foreign,
 }
 
 /// The driver's files below `driver_root`.
@@ -162,6 +176,43 @@ impl Caps {
         ids.collect()
     }
 
+    /// The instance that has these ids now: the lease's, or another one that was made at the same place after the
+    /// lease's was gone, for example by a reset of the GPU. Ids and MIG UUID may be the same then, the mark is not.
+    ///
+    /// # Errors
+    /// The driver's files cannot be read.
+    pub fn claimed(&self, gpu: DeviceMinor, instance: &Instance) -> Result<Claimed, CapsError> {
+        let Instance { gi_id, ci_id, .. } = instance;
+        let mig = format!("proc/driver/nvidia/capabilities/gpu{gpu}/mig");
+        // The driver has this folder for each GPU, with MIG on or off.
+        self.dir(&mig)?;
+        let gi = format!("{mig}/gi{gi_id}");
+        let names = match self.dir(&gi).and_then(|dir| dir.names()) {
+            Err(error) if error.is_not_found() => return Ok(Claimed::Nothing),
+            other => other?,
+        };
+        let ci = format!("ci{ci_id}");
+        let mut inside = names.iter().filter(|name| name.starts_with("ci"));
+        Ok(match (self.mark(&gi)?, inside.next(), inside.next()) {
+            (Some(mark), None, None) => Claimed::Hollow(mark),
+            (Some(mark), Some(found), None) if *found == ci => {
+                match self.mark(&format!("{gi}/{ci}"))? {
+                    Some(_) => Claimed::Ours(mark),
+                    None => Claimed::Foreign,
+                }
+            }
+            _ => Claimed::Foreign,
+        })
+    }
+
+    fn mark(&self, dir: &str) -> Result<Option<u32>, CapsError> {
+        let text = match self.dir(dir).and_then(|dir| dir.read("access")) {
+            Err(error) if error.is_not_found() => None,
+            other => other?,
+        };
+        Ok(text.as_deref().and_then(mark_in))
+    }
+
     /// Whether the driver creates capability files that all users can read until gpufrac closes them;
     /// `NVreg_ModifyDeviceFiles=0` prevents this. None if the driver does not tell.
     pub fn driver_modifies_files(&self) -> Option<bool> {
@@ -179,6 +230,11 @@ pub(super) fn field(text: &str, name: &str) -> Option<u32> {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().parse().ok())?
     })
+}
+
+/// gpufrac's mark in a file of an instance; the driver itself writes 0 or 1.
+pub(super) fn mark_in(access: &str) -> Option<u32> {
+    field(access, "DeviceFileModify").filter(|value| *value > 1)
 }
 
 /// The UUID in a GPU's `information` (`GPU UUID: GPU-...`). For a GPU that was not opened since boot it is question

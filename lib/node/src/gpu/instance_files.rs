@@ -1,20 +1,29 @@
 //! Access to MIG instances: their capability files.
 //!
-//! The driver makes them readable for all users, and `nvidia-modprobe`, which any user can start, restores that mode.
-//! So `DeviceFileModify: 0` is written before the owner changes. A process needs the file of the GPU instance and
-//! that of the compute instance.
+//! The driver makes them readable for all users, and `nvidia-modprobe`, which any user can start, restores that mode
+//! while their entries in /proc say `DeviceFileModify: 1`. So another number is written before the owner changes. A
+//! process needs the file of the GPU instance and that of the compute instance.
+//!
+//! The number is also gpufrac's mark on the instance. The driver makes an entry with each instance, with 0 or 1 as its
+//! module's parameter says, and keeps the number that root writes (`nv_cap_procfs_release` in nv-caps.c of
+//! open-gpu-kernel-modules; `mknod_helper` of nvidia-modprobe acts on 1 alone). So an instance with a mark is one that
+//! gpufrac claimed. One that was made again, even with the same ids and the same MIG UUID, has no mark, or another one.
 
 use gpufrac_core::ids::{DeviceMinor, UserId};
 use gpufrac_core::lease::{Instance, Lease};
 use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
 
-use crate::gpu::capability_files::{Caps, CapsError, field};
+use crate::gpu::capability_files::{Caps, CapsError, field, mark_in};
 use crate::gpu::locked::LockedGpu;
-use crate::node::Node;
+use crate::node::{Node, now_boot_ms};
 use crate::state::locks::GpuLock;
 
 /// Mode of a capability file: only its owner may open it.
 const MODE: u32 = 0o400;
+/// The smallest mark: the driver itself writes 0 and 1.
+const FIRST_MARK: u32 = 2;
+/// How many marks there are; the driver keeps them as a signed number of 32 bits. A mark returns after 12 days.
+const MARKS: u64 = 1 << 30;
 
 /// The capability minors of one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +71,7 @@ impl<'a> InstanceFiles<'a> {
     }
 
     /// Reads a capability's minor number and forbids `nvidia-modprobe` to change its file.
-    fn claim_one(&self, dir: &str) -> Result<u32, CapsError> {
+    fn claim_one(&self, dir: &str, mark: u32) -> Result<u32, CapsError> {
         let dir = self.caps.dir(dir)?;
         let path = dir.path().join("access");
         let text = dir.read("access")?.ok_or_else(|| CapsError::Unreadable {
@@ -73,20 +82,22 @@ impl<'a> InstanceFiles<'a> {
             path,
             what: "DeviceFileMinor".into(),
         })?;
-        if field(&text, "DeviceFileModify") != Some(0) {
-            dir.tell("access", "DeviceFileModify: 0\n")?;
+        if mark_in(&text).is_none() {
+            dir.tell("access", &format!("DeviceFileModify: {mark}\n"))?;
         }
         Ok(minor)
     }
 
     /// Takes control of an instance's files: from now on only root changes them. Their owners stay the same until
-    /// [`InstanceFiles::grant`].
+    /// [`InstanceFiles::grant`]. An instance that has a mark keeps it.
     pub fn claim(&self, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
         let gpu_minor = self.gpu_minor;
         let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
+        // Two instances at the same place are never claimed in the same millisecond.
+        let mark = FIRST_MARK + (now_boot_ms() % MARKS) as u32;
         Ok(InstanceCaps {
-            gi: self.claim_one(&gi_dir)?,
-            ci: self.claim_one(&format!("{gi_dir}/ci{ci_id}"))?,
+            gi: self.claim_one(&gi_dir, mark)?,
+            ci: self.claim_one(&format!("{gi_dir}/ci{ci_id}"), mark)?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Processes and memory on a MIG instance that no job has.
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::lease::Instance;
+use gpufrac_core::lease::MigSlice;
 use gpufrac_nvml::{Gpu, NvmlError};
 use serde::{Deserialize, Serialize};
 
@@ -14,17 +14,24 @@ pub struct InstanceUse {
     pub pids: Vec<u32>,
 }
 
-/// Asks NVML for the use of an instance; None if the instance does not exist any more.
+/// Asks NVML for the use of a lease's instance; None if the instance does not exist any more, or another one has its ids.
 ///
 /// # Errors
 /// NVML does not answer.
-pub fn of(gpu: &Gpu<'_>, instance: &Instance) -> Result<Option<InstanceUse>, NvmlError> {
-    let standing = gpu.compute_instance(instance.gi_id, instance.ci_id)?;
-    let Some(ours) = standing.filter(|ci| ci.mig_uuid == instance.mig_uuid) else {
+pub fn of(gpu: &Gpu<'_>, mig: &MigSlice) -> Result<Option<InstanceUse>, NvmlError> {
+    let Some(instance) = &mig.instance else {
+        return Ok(None);
+    };
+    let standing = gpu.standing(instance.gi_id)?;
+    let Some(standing) = standing.filter(|found| found.instance.is_at(mig)) else {
+        return Ok(None);
+    };
+    let device = standing.mig_device(instance.ci_id)?;
+    let Some(device) = device.filter(|device| device.uuid == instance.mig_uuid) else {
         return Ok(None);
     };
     Ok(Some(InstanceUse {
-        memory: ours.memory_used()?,
+        memory: device.memory_used()?,
         pids: processes_on(gpu, instance.gi_id)?,
     }))
 }

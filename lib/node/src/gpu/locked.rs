@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpufrac_core::ids::JobId;
-use gpufrac_core::lease::{Instance, Lease};
+use gpufrac_core::lease::{Lease, MigSlice};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, NvmlError};
 
@@ -60,19 +60,19 @@ impl<'a> LockedGpu<'a> {
         self.store.of_gpu(&self.gpu.uuid)
     }
 
-    /// The use of an instance; None if the instance does not exist any more. While NVML is not started here, the daemon's
-    /// session is asked first.
+    /// The use of a lease's instance; None if the instance does not exist any more. While NVML is not started here, the
+    /// daemon's session is asked first.
     ///
     /// # Errors
     /// NVML does not answer.
-    pub fn instance_use(&self, instance: &Instance) -> Result<Option<InstanceUse>, NvmlError> {
+    pub fn instance_use(&self, mig: &MigSlice) -> Result<Option<InstanceUse>, NvmlError> {
         if !self.gpu.is_started()
-            && let Some(answer) = shared_session::instance_use(&self.node.run, &self.gpu, instance)
+            && let Some(answer) = shared_session::instance_use(&self.node.run, &self.gpu, mig)
         {
             self.lock.step();
             return Ok(answer);
         }
-        instance_use::of(&self.gpu, instance)
+        instance_use::of(&self.gpu, mig)
     }
 
     /// The jobs whose epilogs wait for the GPU. Empty if that cannot be read; their leases are then repaired like

@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::{DeviceMinor, GpuIndex};
-use gpufrac_core::lease::Instance;
+use gpufrac_core::lease::MigSlice;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
 };
@@ -56,7 +56,7 @@ struct Subject {
     gpu_index: GpuIndex,
     gpu_uuid: String,
     gpu_minor: DeviceMinor,
-    instance: Instance,
+    mig: MigSlice,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,13 +72,13 @@ pub fn is_there(run: &Path) -> bool {
     call(run).is_ok()
 }
 
-/// Asks the daemon for the use of an instance. The outer None: no answer came, and NVML must be asked.
-pub fn instance_use(run: &Path, gpu: &Gpu<'_>, instance: &Instance) -> Option<Option<InstanceUse>> {
+/// Asks the daemon for the use of a lease's instance. The outer None: no answer came, and NVML must be asked.
+pub fn instance_use(run: &Path, gpu: &Gpu<'_>, mig: &MigSlice) -> Option<Option<InstanceUse>> {
     let question = Question::Use(Subject {
         gpu_index: gpu.index,
         gpu_uuid: gpu.uuid.clone(),
         gpu_minor: gpu.minor,
-        instance: instance.clone(),
+        mig: mig.clone(),
     });
     match ask(run, &question, PATIENCE) {
         Ok(Answer::Use(found)) => Some(found),
@@ -224,7 +224,7 @@ impl Server {
         let Some(gpu) = session.known_gpu(index, uuid, subject.gpu_minor)? else {
             return Ok(Answer::Nothing);
         };
-        let found = instance_use::of(&gpu, &subject.instance)?;
+        let found = instance_use::of(&gpu, &subject.mig)?;
         Ok(Answer::Use(found))
     }
 }

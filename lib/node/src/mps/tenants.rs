@@ -256,10 +256,9 @@ impl<'a> Tenants<'a> {
 
 /// The users of the leases on an instance.
 pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<UserId> {
-    let on_it = leases.iter().filter(|lease| {
-        let own = lease.slice.instance();
-        own.is_some_and(|own| own.mig_uuid == instance.mig_uuid)
-    });
+    let on_it = leases
+        .iter()
+        .filter(|lease| lease.slice.instance() == Some(instance));
     on_it.map(|lease| lease.user_id).collect()
 }
 

@@ -9,8 +9,8 @@ use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_host::log::JobLog;
-use gpufrac_nvml::NvmlError;
 
+use crate::gpu::capability_files::Claimed;
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
 use crate::node::{Node, now_unix};
@@ -108,13 +108,16 @@ fn try_to_keep(
 }
 
 /// Whether a kept instance exists and is unused. The caller checks who holds its files.
-pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, NvmlError> {
-    let Some(instance) = kept.slice.instance() else {
+pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, TeardownError> {
+    let (Some(mig), Some(instance)) = (kept.slice.mig(), kept.slice.instance()) else {
         return Ok(false);
     };
-    let found = locked.instance_use(instance)?;
-    let empty = MemoryMib(EMPTY + kept.slice.memory_mib.0 / EMPTY_PART);
-    Ok(found.is_some_and(|found| found.memory <= empty && found.pids.is_empty()))
+    let claimed = locked.node.caps().claimed(locked.gpu.minor, instance)?;
+    if !matches!(claimed, Claimed::Ours(_)) {
+        return Ok(false);
+    }
+    let found = locked.instance_use(mig)?;
+    Ok(found.is_some_and(|found| found.memory <= EMPTY && found.pids.is_empty()))
 }
 
 /// Whether an instance is kept that a job of this user may take over; `fits`: whether the job can use it.
@@ -164,8 +167,7 @@ pub(super) fn forget(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), Teardow
     }
     // A lease that cannot be read does not keep another one from being removed.
     for other in locked.leases().unwrap_or_default() {
-        let named = other.slice.instance().map(|it| &it.mig_uuid);
-        let is_it = !other.is_same(gone) && named == Some(&instance.mig_uuid);
+        let is_it = !other.is_same(gone) && other.slice.instance() == Some(instance);
         if is_it && other.state == LeaseState::Kept {
             teardown::drop_lease(locked, &other)?;
         }

@@ -287,7 +287,7 @@ impl Release<'_> {
             return Ok(Tried::NotKept);
         };
         let retried = teardown::begin(self.store, &lock, &mut lease)?;
-        let gpu = teardown::gpu_of(&session, &lease)?;
+        let gpu = teardown::gpu_of(self.node, &session, &lease)?;
         let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
         let found = teardown::end(&mut locked, &mut lease, retried)?;
         drop(locked);

@@ -4,7 +4,7 @@ use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
 use crate::cause::{Cause, Caused};
-use crate::gpu::capability_files::CapsError;
+use crate::gpu::capability_files::{CapsError, Claimed};
 use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
@@ -21,7 +21,7 @@ use crate::state::record::boot_id;
 use crate::state::usage;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
-use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session};
+use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session, Standing};
 use gpufrac_usage::{End, SliceKey, UsageRecord};
 
 /// The reasons why a slice could not be removed.
@@ -35,6 +35,14 @@ pub enum TeardownError {
     NoGpu {
         /// UUID of the GPU.
         uuid: String,
+    },
+    /// The driver denies an instance that its files show.
+    #[error("GPU instance {gi_id} of {gpu} still stands, although the driver reported its end")]
+    Stands {
+        /// The GPU.
+        gpu: String,
+        /// The id of the GPU instance.
+        gi_id: u32,
     },
     /// The capability files could not be given back to root.
     #[error(transparent)]
@@ -59,7 +67,11 @@ pub enum TeardownError {
 impl TeardownError {
     /// Whether processes still use the slice.
     pub fn is_in_use(&self) -> bool {
-        matches!(self, TeardownError::Nvml(error) if error.is_in_use())
+        match self {
+            TeardownError::Nvml(error) => error.is_in_use(),
+            TeardownError::Stands { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether a retry can help. Errors that a user can cause are retried, because they are no fault of the node.
@@ -74,6 +86,7 @@ impl TeardownError {
             TeardownError::Share(error) => error.class(),
             TeardownError::File(error) => class_of_file(error),
             TeardownError::Store(error) => error.class(),
+            TeardownError::Stands { .. } => ErrorClass::Transient,
             TeardownError::NoGpu { .. } | TeardownError::Lease(_) => ErrorClass::Broken,
         }
     }
@@ -83,6 +96,8 @@ impl Caused for TeardownError {
     fn cause(&self) -> Cause {
         match self {
             TeardownError::Nvml(error) => error.cause(),
+            // As an instance in use.
+            TeardownError::Stands { .. } => Cause::User,
             TeardownError::NoGpu { .. } => Cause::Hardware,
             TeardownError::Caps(error) => error.cause(),
             TeardownError::Mode(error) => error.cause(),
@@ -189,9 +204,6 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         let uuid = lease.slice.gpu_uuid.clone();
         return Err(TeardownError::NoGpu { uuid });
     }
-    if lease.slice.instance().is_none() {
-        make_sure(locked)?;
-    }
     if lease.slice.hami().is_some() {
         locked.node.remove_hami_cache(lease)?;
         reached("release.cache_removed");
@@ -206,7 +218,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         && let Some(instance) = &mig.instance
         && lease.mechanism() == Mechanism::Mig
     {
-        // Identified by its UUID. Other leases are not read, because a damaged one must not prevent the removal.
+        // Other leases are not read, because a damaged one must not prevent the removal.
         return dismantle_known(locked, mig, instance);
     }
     let others = locked.store.others_of_gpu(lease)?;
@@ -240,69 +252,61 @@ fn dismantle_instance(
     Ok(Found::Ours)
 }
 
+/// Destroys the instance of a lease, if it still stands: the instance with its ids, which gpufrac claimed, and with the
+/// lease's profile and place on the lease's GPU. Its MIG UUID proves nothing, because an instance that is made again at
+/// the same place may have it again.
 fn dismantle_known(
     locked: &mut LockedGpu<'_>,
     mig: &MigSlice,
     instance: &Instance,
 ) -> Result<Found, TeardownError> {
-    let caps = InstanceCaps::of(instance);
-    if destroy_named(locked, instance, caps)? {
-        return Ok(Found::Ours);
-    }
-    if make_sure(locked)? == Sure::Elsewhere && destroy_named(locked, instance, caps)? {
-        return Ok(Found::Ours);
-    }
-    let gpu = &locked.gpu;
-    let Some(standing) = gpu.instance(instance.gi_id)? else {
-        // No job has these files now; the next job with this id must not find them open.
-        InstanceFiles::of(locked).revoke(caps)?;
-        return Ok(Found::Nothing);
+    let (files, caps) = (InstanceFiles::of(locked), InstanceCaps::of(instance));
+    let inside: &[u32] = match locked.node.caps().claimed(locked.gpu.minor, instance)? {
+        Claimed::Nothing => {
+            // No job has these files now; the next job with this id must not find them open.
+            files.revoke(caps)?;
+            return Ok(Found::Nothing);
+        }
+        Claimed::Foreign => return Ok(Found::Foreign),
+        // Left by a removal that died in between.
+        Claimed::Hollow(_) => &[],
+        Claimed::Ours(_) => &[instance.ci_id],
     };
-    if (standing.profile_id, standing.placement) != (mig.profile_id, mig.placement) {
+    let Some(standing) = locked.gpu.standing(instance.gi_id)? else {
+        return Err(stands(locked, instance.gi_id));
+    };
+    if !standing.instance.is_at(mig) {
         return Ok(Found::Foreign);
     }
-    let inside = gpu.compute_instances(instance.gi_id)?;
-    // The driver reuses ids, so only the UUID identifies the instance. A GPU instance without a compute instance has
-    // no UUID; with the id, the profile and the place of the lease it is the lease's, left by a removal that died in
-    // between.
-    if inside
-        .iter()
-        .any(|ci| ci.ci_id != instance.ci_id || ci.mig_uuid != instance.mig_uuid)
-    {
-        return Ok(Found::Foreign);
-    }
-    InstanceFiles::of(locked).revoke(caps)?;
+    files.revoke(caps)?;
     reached("release.caps_revoked");
-    gpu.destroy_compute_instance(instance.gi_id, instance.ci_id)?;
-    reached("release.compute_instance_gone");
-    gpu.destroy_gpu_instance(instance.gi_id)?;
+    destroy(locked, &standing, inside)?;
     Ok(Found::Ours)
 }
 
-/// Destroys the instance with this MIG UUID, if it exists on this GPU. No other instance has this UUID, so it is the
-/// lease's and this is the right GPU; it fills its GPU instance, so that one is the lease's as well.
-fn destroy_named(
+/// Destroys a GPU instance with these compute instances.
+fn destroy(
     locked: &LockedGpu<'_>,
-    instance: &Instance,
-    caps: InstanceCaps,
-) -> Result<bool, TeardownError> {
-    let standing = locked
-        .gpu
-        .compute_instance(instance.gi_id, instance.ci_id)?;
-    let Some(ours) = standing.filter(|ci| ci.mig_uuid == instance.mig_uuid) else {
-        return Ok(false);
-    };
-    InstanceFiles::of(locked).revoke(caps)?;
-    reached("release.caps_revoked");
-    let destroyed = ours.destroy_compute_instance().and_then(|()| {
+    standing: &Standing<'_>,
+    inside: &[u32],
+) -> Result<(), TeardownError> {
+    let mut inside = inside.iter();
+    let emptied = inside.try_for_each(|ci_id| standing.destroy_compute_instance(*ci_id));
+    let destroyed = emptied.and_then(|()| {
         reached("release.compute_instance_gone");
-        ours.destroy_gpu_instance()
+        standing.destroy()
     });
     if destroyed.as_ref().is_err_and(NvmlError::is_in_use) {
         shared_session::end(&locked.node.run);
     }
-    destroyed?;
-    Ok(true)
+    Ok(destroyed?)
+}
+
+fn stands(locked: &LockedGpu<'_>, gi_id: u32) -> TeardownError {
+    TeardownError::Stands {
+        gpu: locked.gpu.to_string(),
+        gi_id,
+    }
 }
 
 /// A lease without an instance: its program died between the first lease and the record of the instance. When the
@@ -319,47 +323,36 @@ fn dismantle_intended(
         theirs.any(|instance| instance.gi_id == gi_id)
     };
     let standing = gpu.instances_of(mig.profile_id)?;
-    let Some(instance) = standing.iter().find(|instance| {
-        (instance.profile_id, instance.placement) == (mig.profile_id, mig.placement)
-            && !taken(instance.gi_id)
-    }) else {
+    let Some(instance) = standing
+        .iter()
+        .find(|instance| instance.is_at(mig) && !taken(instance.gi_id))
+    else {
         return Ok(Found::Nothing);
     };
-    for ci in gpu.compute_instances(instance.gi_id)? {
-        gpu.destroy_compute_instance(instance.gi_id, ci.ci_id)?;
-    }
-    gpu.destroy_gpu_instance(instance.gi_id)?;
+    let Some(standing) = gpu.standing(instance.gi_id)? else {
+        return Ok(Found::Nothing);
+    };
+    destroy(locked, &standing, &standing.compute_instances()?)?;
     Ok(Found::Ours)
 }
 
-/// The GPU of a lease. It probably still has its index; [`dismantle`] checks this where it matters.
-pub fn gpu_of<'s>(session: &'s Session, lease: &Lease) -> Result<Gpu<'s>, TeardownError> {
+/// The GPU of a lease, whatever its index is now.
+pub fn gpu_of<'s>(
+    node: &Node,
+    session: &'s Session,
+    lease: &Lease,
+) -> Result<Gpu<'s>, TeardownError> {
     let (slice, uuid) = (&lease.slice, &lease.slice.gpu_uuid);
-    let presumed = session.presumed_gpu(slice.gpu_index, uuid, slice.gpu_minor)?;
-    match presumed {
+    let (index, minor) = (slice.gpu_index, slice.gpu_minor);
+    // The driver's file tells without a call which GPU is at the address.
+    let found = match node.caps().pci_of(uuid) {
+        Some(pci) => session.gpu_at(&pci, index, uuid, minor)?,
+        None => session.known_gpu(index, uuid, minor)?,
+    };
+    match found {
         Some(gpu) => Ok(gpu),
         None => session
             .gpu_with_uuid(uuid)?
             .ok_or_else(|| TeardownError::NoGpu { uuid: uuid.clone() }),
     }
-}
-
-/// Where the GPU of a lease was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sure {
-    /// At its index.
-    Here,
-    /// At another index.
-    Elsewhere,
-}
-
-/// Checks that the GPU is the one that its index was taken for, otherwise finds it.
-fn make_sure(locked: &mut LockedGpu<'_>) -> Result<Sure, TeardownError> {
-    if locked.gpu.is_itself()? {
-        return Ok(Sure::Here);
-    }
-    let uuid = locked.gpu.uuid.clone();
-    let found = locked.gpu.elsewhere()?;
-    locked.gpu = found.ok_or(TeardownError::NoGpu { uuid })?;
-    Ok(Sure::Elsewhere)
 }

@@ -186,12 +186,15 @@ pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanE
         return Err(CleanError::InUse(found));
     }
     let gi_id = found.instance.gi_id;
-    for inside in gpu.compute_instances(gi_id)? {
+    let Some(standing) = gpu.standing(gi_id)? else {
+        return Ok(false);
+    };
+    for ci_id in standing.compute_instances()? {
         // The next job with these files must not find them open.
         let files = InstanceFiles::of(locked);
-        files.revoke(files.claim(gi_id, inside.ci_id)?)?;
-        gpu.destroy_compute_instance(gi_id, inside.ci_id)?;
+        files.revoke(files.claim(gi_id, ci_id)?)?;
+        standing.destroy_compute_instance(ci_id)?;
     }
-    gpu.destroy_gpu_instance(gi_id)?;
+    standing.destroy()?;
     Ok(true)
 }

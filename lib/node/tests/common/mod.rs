@@ -417,6 +417,16 @@ impl World {
         self.leases().into_iter().find(|l| l.job_id.0 == job.id)
     }
 
+    /// The serial number of a lease's instance, which no other instance has; the MIG UUID tells only the place.
+    #[track_caller]
+    pub fn serial(&self, lease: &Lease) -> u64 {
+        let gi_id = lease.slice.instance().unwrap().gi_id;
+        let node = self.sim.node().unwrap();
+        let mut gpus = node.gpus.iter();
+        let gpu = gpus.find(|gpu| gpu.uuid == lease.slice.gpu_uuid).unwrap();
+        gpu.instance(gi_id).unwrap().serial
+    }
+
     pub fn instances(&self, gpu: usize) -> Vec<sim::GpuInstance> {
         self.sim.node().unwrap().gpus[gpu].instances.clone()
     }

@@ -13,20 +13,19 @@ pub fn job_of(id: u32, uid: u32) -> Job {
     }
 }
 
-/// The MIG device of a job's lease, in any state.
-pub fn device(world: &World, job: Job) -> String {
-    let lease = world.lease(job).unwrap();
-    lease.slice.cuda_device().unwrap().to_owned()
+/// The instance of a job's lease, in any state ([`World::serial`]).
+pub fn instance(world: &World, job: Job) -> u64 {
+    world.serial(&world.lease(job).unwrap())
 }
 
-/// Runs a job; returns its MIG device.
-pub fn run(world: &World, job: Job) -> String {
+/// Runs a job; returns its instance.
+pub fn run(world: &World, job: Job) -> u64 {
     world.prolog(job).ok();
     world.check(&[]);
-    let device = device(world, job);
+    let instance = instance(world, job);
     world.epilog(job).ok();
     world.check(&[]);
-    device
+    instance
 }
 
 /// Waits for a condition that becomes true within moments.

@@ -182,8 +182,8 @@ impl Attempt<'_> {
     ) -> Result<(), CarveError> {
         let pids = match (&lease.slice.held, lease.slice.instance()) {
             // One that was taken over without a session.
-            (_, Some(instance)) if !locked.gpu.is_started() => {
-                let found = locked.instance_use(instance)?;
+            (Held::Mig(mig), Some(_)) if !locked.gpu.is_started() => {
+                let found = locked.instance_use(mig)?;
                 found.map_or_else(Vec::new, |found| found.pids)
             }
             (_, Some(instance)) => processes_at(&locked.gpu, Some(instance.gi_id), is_new)?,

@@ -10,6 +10,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::MigMode;
 
 use super::Attempt;
+use crate::gpu::capability_files::Claimed;
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::instance_files::InstanceCaps;
 use crate::gpu::locked::LockedGpu;
@@ -26,10 +27,14 @@ impl Attempt<'_> {
         let Some(instance) = &mig.instance else {
             return Ok(false);
         };
-        let standing = locked
-            .gpu
-            .compute_instance(instance.gi_id, instance.ci_id)?;
-        Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
+        let claimed = self.node.caps().claimed(locked.gpu.minor, instance)?;
+        let standing = locked.gpu.standing(instance.gi_id)?;
+        let (Claimed::Ours(_), Some(standing)) = (claimed, standing) else {
+            return Ok(false);
+        };
+        let device = standing.mig_device(instance.ci_id)?;
+        let is_named = device.is_some_and(|device| device.uuid == instance.mig_uuid);
+        Ok(is_named && standing.instance.is_at(mig))
     }
 
     /// The other leases on the GPU: of running jobs, and of the job's other slices.
