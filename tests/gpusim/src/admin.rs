@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nvidia_ml::code::Code;
+use nvidia_ml::manners::Manners;
 use nvidia_ml::model::{MODELS, Model};
 use nvidia_ml::node::{Gpu, GpuInstance, MigDeviceBy, Node};
 use nvidia_ml::processes;
@@ -255,12 +256,12 @@ pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
     store.update(change).map_err(refused("setting up"))
 }
 
-/// Lets the driver do these things from now on.
+/// Gives the driver these manners, and no others.
 ///
 /// # Errors
 /// There is no such manner, or the file system fails.
-pub fn add_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
-    let mut manners = store.node()?.manners.clone();
+pub fn set_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
+    let mut manners = Manners::default();
     for name in names {
         manners.add(name).map_err(AdminError::Manner)?;
     }
@@ -268,7 +269,7 @@ pub fn add_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
         node.manners = manners.clone();
         Ok(())
     };
-    store.update(change).map_err(refused("setting up"))
+    store.update(change).map_err(refused("setting manners"))
 }
 
 /// Resets a GPU.

@@ -125,6 +125,11 @@ enum Command {
         #[arg(long, conflicts_with = "start")]
         pid: Option<u32>,
     },
+    /// Give the driver these manners, and no others.
+    Manner {
+        /// Names, as in `init --manner`.
+        names: Vec<String>,
+    },
     /// Switch MIG mode, as a reset of the GPU would.
     Mig {
         /// GPU index.
@@ -444,7 +449,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             _ => MigDeviceBy::Info,
         };
         admin::mig_device_by(&store, by)?;
-        admin::add_manners(&store, manners)?;
+        admin::set_manners(&store, manners)?;
         return Ok(ExitCode::SUCCESS);
     }
     let store =
@@ -511,7 +516,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             writeln!(out, "{gpu}/{gi} {}", uuid.as_deref().unwrap_or("-"))?;
         }
         Command::Destroy { instance, force } => admin::destroy(&store, &instance, force)?,
-        Command::Hold { device, profiling } => admin::hold(&store, &device, profiling)?,
+        Command::Hold { gpu } => admin::hold(&store, gpu)?,
+        Command::Manner { names } => admin::set_manners(&store, &names)?,
         Command::Reset { gpu } => admin::reset(&store, gpu)?,
         Command::Reboot => admin::reboot(&store)?,
         Command::Run {

@@ -21,7 +21,9 @@ pub struct Instance {
     pub profile: u32,
     /// GPU instance id.
     pub id: u32,
-    /// UUIDs of its compute instances.
+    /// The simulator's number, which no other instance of the node has or had.
+    pub serial: u64,
+    /// UUIDs of its compute instances; the next instance at this place may have them too.
     pub uuids: Vec<String>,
 }
 
@@ -65,6 +67,7 @@ struct GpuState {
 #[derive(Deserialize)]
 struct InstanceState {
     id: u32,
+    serial: u64,
     profile: u32,
     start: u32,
     size: u32,
@@ -100,6 +103,7 @@ impl Lab {
                     size: instance.size,
                     profile: instance.profile,
                     id: instance.id,
+                    serial: instance.serial,
                     uuids: instance
                         .compute
                         .into_iter()

@@ -168,7 +168,7 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
     // The node returns to service by itself.
     lab.wait_for_state(job, &["RUNNING"])?;
     let second = lab.slice(&node, job)?;
-    assert_ne!(second.instance.uuids, first.instance.uuids);
+    assert_ne!(second.instance.serial, first.instance.serial);
     assert_eq!(lab.instances(&node)?, [second.instance]);
     assert_eq!(lab.job(job)?.field("Restarts"), "1");
     lab.command("scancel").args([job.to_string()]).run()?;

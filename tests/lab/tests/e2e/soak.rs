@@ -362,6 +362,8 @@ fn run_jobs(lab: &Lab, count: u64, fractions: &[&str], killed: bool) -> Result<(
     let seed = test_seed::seed();
     let node = &lab.nodes()[0];
     let done = AtomicBool::new(false);
+    // So that the outputs tell whether two jobs had one instance.
+    lab.gpusim(node, &["manner", "random-uuids"])?;
 
     let (jobs, looks) = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
