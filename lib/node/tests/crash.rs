@@ -203,6 +203,44 @@ fn the_gpu_goes_away_while_its_mode_changes() {
     });
 }
 
+/// The driver says that an instance is destroyed, and the instance goes later, or stays.
+#[test]
+fn an_instance_stands_after_its_end_was_reported() {
+    const DESTROY: &str = "nvmlGpuInstanceDestroy";
+    at_once([true, false], |goes| {
+        let Some(scene) = mig() else { return };
+        let (world, victim) = (&scene.world, scene.victim);
+        let later = |ms| {
+            let change = |node: &mut nvidia_ml::node::Node| {
+                node.manners.destroyed_after_ms = ms;
+                Ok(())
+            };
+            world.sim.update(change).unwrap();
+        };
+        // An epilog waits for one that stays.
+        for next in NEXT.into_iter().take(if goes { NEXT.len() } else { 2 }) {
+            world.prolog(victim).ok();
+            if goes {
+                later(Some(300));
+                world.epilog(victim).ok().says("gone already");
+                assert!(world.lease(victim).is_none());
+                later(None);
+            } else {
+                world.next_calls(DESTROY, 0, What::Fail(0));
+                let ended = world.epilog(victim).ok();
+                ended.says("still stands, although the driver reported its end");
+                // Its lease and its place stay.
+                let beside = job(8, 0, 13);
+                world.prolog(beside).ok().says("failed for now");
+                assert_eq!(world.lease(victim).unwrap().state, LeaseState::Releasing);
+                world.calm();
+                world.epilog(beside).ok();
+            }
+            scene.recover(victim, next);
+        }
+    });
+}
+
 /// At a step of the first slice, and of the second.
 fn of_both(points: &[&'static str]) -> Vec<&'static str> {
     let second = points.iter().map(|point| &*format!("{point}@2").leak());

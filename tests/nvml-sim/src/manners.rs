@@ -9,10 +9,13 @@ pub struct Manners {
     /// Each instance has a new MIG UUID. Else the UUID tells the place, as those that were published have version 5
     /// (`gpu_uuid.c` of open-gpu-kernel-modules).
     pub random_uuids: bool,
+    /// Destroying a GPU instance answers success at once, and the instance goes this many milliseconds later
+    /// (NVIDIA/go-nvml issue 146: it was still listed).
+    pub destroyed_after_ms: Option<u64>,
 }
 
 /// The names in `gpusim init --manner`.
-pub const NAMES: &str = "random-uuids";
+pub const NAMES: &str = "random-uuids, destroyed-after=MS";
 
 impl Manners {
     /// Adds the manner of a name.
@@ -20,9 +23,15 @@ impl Manners {
     /// # Errors
     /// There is no such manner; the text names those that there are.
     pub fn add(&mut self, text: &str) -> Result<(), String> {
-        match text {
-            "random-uuids" => self.random_uuids = true,
-            _ => return Err(format!("there is no manner `{text}`; there are {NAMES}")),
+        let unknown = || format!("there is no manner `{text}`; there are {NAMES}");
+        let (name, ms) = match text.split_once('=') {
+            Some((name, ms)) => (name, Some(ms.parse().map_err(|_| unknown())?)),
+            None => (text, None),
+        };
+        match (name, ms) {
+            ("random-uuids", None) => self.random_uuids = true,
+            ("destroyed-after", ms @ Some(_)) => self.destroyed_after_ms = ms,
+            _ => return Err(unknown()),
         }
         Ok(())
     }

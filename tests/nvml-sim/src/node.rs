@@ -109,6 +109,9 @@ pub struct GpuInstance {
     /// Memory in use without a process, in MiB.
     #[serde(default)]
     pub leaked_mib: u64,
+    /// When it goes, in microseconds since 1970: it was destroyed ([`Manners::destroyed_after_ms`]).
+    #[serde(default)]
+    pub goes_us: Option<u64>,
     /// Compute instances, by id.
     pub compute: Vec<ComputeInstance>,
 }
@@ -257,6 +260,7 @@ impl Node {
             start,
             size: profile.size,
             leaked_mib: 0,
+            goes_us: None,
             compute: Vec::new(),
         };
         let instances = &mut self.gpus[gpu].instances;
@@ -322,6 +326,10 @@ impl Node {
         instance.compute.insert(at, compute);
         Ok(&instance.compute[at])
     }
+}
+
+fn is_due(instance: &GpuInstance, now_us: u64) -> bool {
+    instance.goes_us.is_some_and(|goes| goes <= now_us)
 }
 
 fn disjoint(a: u32, a_size: u32, b: u32, b_size: u32) -> bool {
@@ -482,6 +490,7 @@ impl Gpu {
                     start,
                     size: profile.size,
                     leaked_mib: 0,
+                    goes_us: None,
                     compute: Vec::new(),
                 });
             }
@@ -500,6 +509,31 @@ impl Gpu {
         }
         self.instances.retain(|instance| instance.id != id);
         Ok(())
+    }
+
+    /// As [`Gpu::destroy_gpu_instance`], for an instance that stands until a time.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn destroy_later(&mut self, id: u32, busy: bool, at_us: u64) -> Answer {
+        let instance = self.instance_mut(id).ok_or(Code::NOT_FOUND)?;
+        if busy || !instance.compute.is_empty() {
+            return Err(Code::IN_USE);
+        }
+        instance.goes_us.get_or_insert(at_us);
+        Ok(())
+    }
+
+    /// Whether an instance's time has come ([`GpuInstance::goes_us`]).
+    pub(crate) fn has_due(&self, now_us: u64) -> bool {
+        self.instances
+            .iter()
+            .any(|instance| is_due(instance, now_us))
+    }
+
+    /// Removes the instances whose time has come.
+    pub(crate) fn remove_due(&mut self, now_us: u64) {
+        self.instances.retain(|instance| !is_due(instance, now_us));
     }
 
     /// Destroys a compute instance.

@@ -9,6 +9,7 @@ use crate::abi::Target;
 use crate::code::{Answer, Code};
 use crate::latency::Place;
 use crate::node::{ComputeInstance, Gpu, GpuInstance, Node};
+use crate::processes::now_us;
 use crate::sessions::{self, Seat};
 use crate::store::Store;
 use crate::tree::{self, Access, Capability};
@@ -174,7 +175,15 @@ pub(crate) struct Call {
 impl Call {
     pub fn new() -> Answer<Call> {
         let session = locked(&SESSION).1.clone().ok_or(Code::UNINITIALIZED)?;
-        let node = session.store.node()?;
+        let mut node = session.store.node()?;
+        let now = now_us();
+        if node.gpus.iter().any(|gpu| gpu.has_due(now)) {
+            session.store.update(|node| {
+                node.gpus.iter_mut().for_each(|gpu| gpu.remove_due(now));
+                Ok(())
+            })?;
+            node = session.store.node()?;
+        }
         Ok(Call { session, node })
     }
 

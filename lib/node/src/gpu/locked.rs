@@ -75,6 +75,17 @@ impl<'a> LockedGpu<'a> {
         instance_use::of(&self.gpu, mig)
     }
 
+    /// Whether a GPU instance has this id, by the driver's files; by NVML if they do not tell.
+    ///
+    /// # Errors
+    /// NVML does not answer.
+    pub fn stands(&self, gi_id: u32) -> Result<bool, NvmlError> {
+        match self.node.caps().gpu_instances(self.gpu.minor) {
+            Some(standing) => Ok(standing.contains(&gi_id)),
+            None => Ok(self.gpu.standing(gi_id)?.is_some()),
+        }
+    }
+
     /// The jobs whose epilogs wait for the GPU. Empty if that cannot be read; their leases are then repaired like
     /// others.
     pub fn epilogs(&self) -> BTreeSet<JobId> {

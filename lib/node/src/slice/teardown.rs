@@ -36,7 +36,7 @@ pub enum TeardownError {
         /// UUID of the GPU.
         uuid: String,
     },
-    /// The driver denies an instance that its files show.
+    /// The driver reported that the instance is gone, and its files show it.
     #[error("GPU instance {gi_id} of {gpu} still stands, although the driver reported its end")]
     Stands {
         /// The GPU.
@@ -284,7 +284,7 @@ fn dismantle_known(
     Ok(Found::Ours)
 }
 
-/// Destroys a GPU instance with these compute instances.
+/// Destroys a GPU instance with these compute instances, and looks whether it is gone.
 fn destroy(
     locked: &LockedGpu<'_>,
     standing: &Standing<'_>,
@@ -299,7 +299,13 @@ fn destroy(
     if destroyed.as_ref().is_err_and(NvmlError::is_in_use) {
         shared_session::end(&locked.node.run);
     }
-    Ok(destroyed?)
+    destroyed?;
+    // A driver reported success for an instance that it went on listing (NVIDIA/go-nvml issue 146).
+    let gi_id = standing.instance.gi_id;
+    match locked.stands(gi_id)? {
+        true => Err(stands(locked, gi_id)),
+        false => Ok(()),
+    }
 }
 
 fn stands(locked: &LockedGpu<'_>, gi_id: u32) -> TeardownError {

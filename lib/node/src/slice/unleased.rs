@@ -66,6 +66,11 @@ pub enum CleanError {
     /// A process uses it.
     #[error("{0}: end it first")]
     InUse(Unleased),
+    /// The driver reported that it is gone, and its files show it.
+    #[error(
+        "{0} and still stands, although the driver reported its end; run `gpufrac clean` again"
+    )]
+    Stands(Unleased),
 }
 
 /// The instances without a lease on all GPUs of the node's pools.
@@ -196,5 +201,8 @@ pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanE
         standing.destroy_compute_instance(ci_id)?;
     }
     standing.destroy()?;
-    Ok(true)
+    match locked.stands(gi_id)? {
+        true => Err(CleanError::Stands(found)),
+        false => Ok(true),
+    }
 }

@@ -270,7 +270,11 @@ nvml! {
             if gpu.instance(id).is_none_or(|now| now.serial != serial) {
                 return Err(Code::NOT_FOUND);
             }
-            gpu.destroy_gpu_instance(id, live.iter().any(on_it))
+            let busy = live.iter().any(on_it);
+            match node.manners.destroyed_after_ms {
+                None => gpu.destroy_gpu_instance(id, busy),
+                Some(ms) => gpu.destroy_later(id, busy, processes::now_us() + ms * 1000),
+            }
         })
     }
 
