@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use common::program::{Program, eventually};
@@ -17,6 +18,7 @@ use nvidia_ml::disturb::{What, counted};
 use nvidia_ml::node::compute_mode;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{self, Process, now_us, start_ticks};
+use nvidia_ml::store::StoreError;
 
 #[test]
 fn child() {
@@ -68,6 +70,14 @@ fn reboot(world: &World) {
 
 /// A process of root's that holds the first GPU without a context, as monitoring does.
 fn agent(world: &World, name: &str) -> Program {
+    agent_by(world, name, processes::hold)
+}
+
+fn agent_by(
+    world: &World,
+    name: &str,
+    hold: impl Fn(&Path, u32, &str) -> Result<(), StoreError>,
+) -> Program {
     let sleep = std::env::split_paths(&std::env::var_os("PATH").unwrap())
         .map(|folder| folder.join("sleep"))
         .find(|path| path.exists())
@@ -84,7 +94,7 @@ fn agent(world: &World, name: &str) -> Program {
     let named = || fs::read_to_string(format!("/proc/{}/comm", agent.pid()));
     eventually(|| named().is_ok_and(|comm| comm.trim_end() == name));
     let uuid = world.sim.node().unwrap().gpus[0].uuid.clone();
-    processes::hold(world.sim.root(), agent.pid().unsigned_abs(), &uuid).unwrap();
+    hold(world.sim.root(), agent.pid().unsigned_abs(), &uuid).unwrap();
     agent
 }
 
@@ -489,4 +499,39 @@ fn a_mode_that_takes_its_time_or_fails_for_a_moment_is_waited_for() {
     world.next_calls(SWITCH, 1, What::Delay(1500));
     world.prolog(half(2)).ok().says("switched MIG on for GPU 0");
     world.check(&[]);
+}
+
+/// The mode is switched, although something uses the GPU, and the first instance is refused.
+#[test]
+fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
+    let Some(world) = ready() else { return };
+    world.prolog(whole(1)).ok();
+    world.epilog(whole(1)).ok();
+    let mut agent = agent_by(&world, "Xorg", processes::hold_parent);
+    let one = half(2);
+    world.slurm_knows(one);
+    let named = format!("process {} (`Xorg`) holds its device open", agent.pid());
+    let ended = world.prolog(one).ok();
+    ended
+        .says("has no instance, and is not idle: ")
+        .says(&named);
+    assert!(is_mig(&world, 0), "the mode was switched");
+    assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+    assert!(world.leases().is_empty() && !world.root().join("slurm/reason").exists());
+    agent.end();
+    world.prolog(one).ok();
+    world.check(&[]);
+    // The first one alone: the same answers beside another instance are of the instance.
+    const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    for (code, beside) in [(29, true), (999, true), (29, false), (999, false)] {
+        if !beside {
+            world.epilog(one).ok();
+        }
+        let next = half(10 + code);
+        world.next_calls(CREATE, 1, What::Fail(code));
+        let said = world.prolog(next).ok().stderr;
+        assert_eq!(said.contains("is not idle"), !beside, "{code}: {said}");
+        world.check(&[]);
+        world.epilog(next).ok();
+    }
 }

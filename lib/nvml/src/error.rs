@@ -130,6 +130,12 @@ impl NvmlError {
         )
     }
 
+    /// Whether a driver may answer so where it does not make the first instance of a GPU that something uses: sources
+    /// do not tell the code.
+    pub fn may_be_busy(&self) -> bool {
+        self.has_code(&[codes::IN_USE, codes::INVALID_STATE, codes::UNKNOWN])
+    }
+
     /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self.code() {

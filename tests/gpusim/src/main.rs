@@ -169,11 +169,11 @@ enum Command {
     /// Hold a device until a signal, as monitoring does: no program sees a process on it. The MIG mode of a GPU stays; an
     /// instance cannot be destroyed.
     Hold {
-        /// GPU index or MIG UUID.
-        device: String,
-        /// Hold the counters of the GPU too, as DCGM's profiling: GPM answers INVALID_STATE.
+        /// GPU index.
+        gpu: usize,
+        /// Let the MIG mode be switched, and its first instance be refused.
         #[arg(long)]
-        profiling: bool,
+        parent: bool,
     },
     /// Reset a GPU: instances and compute mode are lost, a pending MIG mode comes into force.
     Reset {
@@ -516,7 +516,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             writeln!(out, "{gpu}/{gi} {}", uuid.as_deref().unwrap_or("-"))?;
         }
         Command::Destroy { instance, force } => admin::destroy(&store, &instance, force)?,
-        Command::Hold { gpu } => admin::hold(&store, gpu)?,
+        Command::Hold { gpu, parent } => admin::hold(&store, gpu, parent)?,
         Command::Manner { names } => admin::set_manners(&store, &names)?,
         Command::Reset { gpu } => admin::reset(&store, gpu)?,
         Command::Reboot => admin::reboot(&store)?,

@@ -202,6 +202,10 @@ fn share() -> impl Strategy<Value = ShareError> {
 fn teardown() -> impl Strategy<Value = TeardownError> {
     prop_oneof![
         nvml().prop_map(TeardownError::Nvml),
+        Just(()).prop_map(|()| TeardownError::Stands {
+            gpu: "GPU 0".into(),
+            gi_id: 3,
+        }),
         Just(()).prop_map(|()| TeardownError::NoGpu {
             uuid: "GPU-1".into()
         }),
@@ -325,6 +329,14 @@ fn plain() -> Vec<CarveError> {
             gpu_index: GpuIndex(0),
             standing: String::new(),
         },
+        CarveError::NotIdle {
+            gpu: "GPU 0".into(),
+            users: Vec::new(),
+            error: NvmlError::Missing {
+                call: "nvmlInit_v2",
+                library: path(),
+            },
+        },
         CarveError::NotOurs {
             profile: String::new(),
             side: Side::Left,
@@ -423,6 +435,7 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::MigOff { .. }
         | CarveError::Geometry { .. }
         | CarveError::NoPlace { .. }
+        | CarveError::NotIdle { .. }
         | CarveError::NotOurs { .. }
         | CarveError::MigOn { .. }
         | CarveError::NoRoom { .. }

@@ -132,7 +132,8 @@ fn words(on: bool) -> (&'static str, &'static str) {
     }
 }
 
-fn named(users: &[GpuUser]) -> String {
+/// What the processes do to the GPU, for a message.
+pub(crate) fn named(users: &[GpuUser]) -> String {
     if users.is_empty() {
         return "something uses it that no list of processes shows".to_owned();
     }
@@ -263,7 +264,7 @@ fn on_it(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError> {
 }
 
 /// The same; where the driver shows none, those that hold the GPU's device open, as monitoring does.
-fn users_of(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError> {
+pub(crate) fn users_of(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError> {
     let users = on_it(locked)?;
     if !users.is_empty() {
         return Ok(users);

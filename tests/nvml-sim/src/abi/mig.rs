@@ -98,7 +98,13 @@ fn create(
     if out.is_null() {
         return Err(Code::INVALID_ARGUMENT);
     }
+    let root = call.root();
     let serial = call.session.store.update(|node| {
+        // Only the first instance switches MIG on in the hardware.
+        let gpu = &node.gpus[index];
+        if gpu.instances.is_empty() && processes::is_parent_held(root, &gpu.uuid) {
+            return Err(Code::IN_USE);
+        }
         let instance = node.create_gpu_instance(index, profile, placement)?;
         Ok(instance.serial)
     })?;

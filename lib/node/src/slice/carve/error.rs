@@ -12,7 +12,7 @@ use gpufrac_core::request::RequestError;
 use crate::cause::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
-use crate::gpu::mig_mode::SwitchError;
+use crate::gpu::mig_mode::{self, GpuUser, SwitchError};
 use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::mps::error::MpsError;
@@ -293,6 +293,20 @@ pub enum CarveError {
         /// The differences.
         differences: Vec<String>,
     },
+    /// The driver did not make the first instance of a GPU: only there it looks whether something uses the GPU
+    /// (`kmigmgrSetMIGState` of open-gpu-kernel-modules). nvml.h does not say with which code.
+    #[error(
+        "{gpu} has no instance, and is not idle: {}; {error}",
+        mig_mode::named(users)
+    )]
+    NotIdle {
+        /// The GPU.
+        gpu: String,
+        /// Processes that may use the GPU.
+        users: Vec<GpuUser>,
+        /// The driver's answer.
+        error: NvmlError,
+    },
     /// No position is free.
     #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
     NoPlace {
@@ -416,6 +430,7 @@ impl CarveError {
             CarveError::Lock(error) => by(error.class()),
             CarveError::Caps(error) => by(error.class()),
             CarveError::NoPlace { .. }
+            | CarveError::NotIdle { .. }
             | CarveError::NoRoom { .. }
             | CarveError::Held { .. }
             | CarveError::Stranger { .. }
@@ -492,6 +507,9 @@ impl CarveError {
                 "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
             ),
             CarveError::Switch(error) => error.hint(),
+            CarveError::NotIdle { .. } => {
+                Some("end the process, or keep it from the GPUs of pools with MIG")
+            }
             CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
             CarveError::Geometry { .. } => Some(
                 "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
@@ -542,6 +560,7 @@ impl Caused for CarveError {
             | CarveError::Foreign(_)
             | CarveError::ConfigChanged { .. }
             | CarveError::NotOurs { .. }
+            | CarveError::NotIdle { .. }
             | CarveError::MigOff { .. }
             | CarveError::MigOn { .. }
             | CarveError::Geometry { .. }

@@ -78,7 +78,17 @@ impl Attempt<'_> {
         let profile = geometry
             .profile(mig.profile_id)
             .ok_or(CarveError::NoProfile(mig.profile_id))?;
-        let made = locked.gpu.create_gpu_instance(profile.id, mig.placement)?;
+        let before = self.node.caps().gpu_instances(locked.gpu.minor);
+        let made = match locked.gpu.create_gpu_instance(profile.id, mig.placement) {
+            Err(error) if error.may_be_busy() && before.is_some_and(|ids| ids.is_empty()) => {
+                return Err(CarveError::NotIdle {
+                    gpu: locked.gpu.to_string(),
+                    users: mig_mode::users_of(locked).unwrap_or_default(),
+                    error,
+                });
+            }
+            made => made?,
+        };
         let gi_id = made.gi_id;
         reached("carve.gpu_instance_made");
         let gpufrac_nvml::ComputeInstance { ci_id, mig_uuid } =
