@@ -7,8 +7,10 @@ mod common;
 use std::fs;
 use std::io::Write;
 
-use common::{Job, World, at_once, job, ready_with};
+use common::reuse::eventually;
+use common::{Ended, Job, World, at_once, job, may_run, ready_with};
 use gpufrac_core::lease::{Lease, LeaseState};
+use nvidia_ml::disturb::{Rule, What, counted};
 
 #[test]
 fn child() {
@@ -153,4 +155,60 @@ fn a_compute_instance_that_was_made_again_stays() {
         .ok()
         .says("another stands in its place");
     world.check(&[gi_id]);
+}
+
+const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+
+/// Codes that do not exclude that the driver made the instance.
+const FAILURES: [u32; 3] = [2, 19, 999];
+
+/// An admin makes an instance at the place of a lease that is written, before the prolog's own call fails.
+#[test]
+fn an_instance_that_appears_before_a_failed_creation_stays() {
+    let cases = FAILURES.map(|code| [(code, true), (code, false)]);
+    at_once(cases.concat(), |(code, complete)| {
+        if !may_run() {
+            return;
+        }
+        let world = World::with(&["H100-80"], "uniform", true);
+        let keys = "menu = [\"1/2\"]\nwhole = \"bare\"";
+        world.configure("uniform", "H100-80", keys);
+        world.setup().ok();
+        let half = job(7, 0, 50);
+        world.slurm_knows(half);
+        world.disturb(|d| {
+            let rule = |call: &str, what| Rule {
+                call: Some(call.into()),
+                gpu: None,
+                first: 0,
+                count: 0,
+                what,
+            };
+            // Between the lease and the creation the prolog asks for the mode.
+            let slow = rule("nvmlDeviceGetMigMode", What::Delay(700));
+            d.rules = vec![slow, rule(CREATE, What::Fail(code))];
+        });
+        let prolog = world.start("prolog", Some(half));
+        eventually("a lease", || world.lease(half).is_some());
+        let place = world.lease(half).unwrap().slice.mig().unwrap().clone();
+        let (start, size) = (place.placement.start.into(), place.placement.size.into());
+        let foreign = world.foreign(place.profile_id, start, size, None);
+        if complete {
+            let change = |node: &mut nvidia_ml::node::Node| {
+                let gpu = &node.gpus[0];
+                let profiles = gpu.compute_profiles(gpu.instance(foreign).unwrap())?;
+                let whole = profiles.last().unwrap().id;
+                node.create_compute_instance(0, foreign, whole, None)
+                    .map(drop)
+            };
+            world.sim.update(change).unwrap();
+        }
+        eventually("the call", || {
+            counted(&world.sim.counters().unwrap(), Some(CREATE)) > 0
+        });
+        world.calm();
+        Ended::of(prolog.wait_with_output().unwrap());
+        world.epilog(half).ok();
+        world.check(&[foreign]);
+    });
 }

@@ -377,6 +377,7 @@ fn carve() -> impl Strategy<Value = CarveError> {
         1 => file().prop_map(CarveError::File),
         1 => lock().prop_map(CarveError::Lock),
         1 => nvml().prop_map(CarveError::Nvml),
+        1 => nvml().prop_map(|error| CarveError::NotMade { error, before: None }),
         1 => Just(()).prop_map(|()| CarveError::Lease(LeaseError::Torn)),
         1 => caps().prop_map(CarveError::Caps),
         1 => teardown().prop_map(CarveError::Old),
@@ -402,6 +403,7 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::File(_)
         | CarveError::Lock(_)
         | CarveError::Nvml(_)
+        | CarveError::NotMade { .. }
         | CarveError::Lease(_)
         | CarveError::Caps(_)
         | CarveError::Old(_)
@@ -449,7 +451,7 @@ fn every_variant_is_tried() {
     let all = plain();
     let kinds: std::collections::HashSet<_> = all.iter().map(std::mem::discriminant).collect();
     assert!(all.iter().all(is_plain));
-    assert_eq!((kinds.len(), all.len()), (30, 30));
+    assert_eq!((kinds.len(), all.len()), (31, 31));
     let drains = |error: &&CarveError| error.reaction() == Reaction::Drain;
     let drained: Vec<String> = all
         .iter()

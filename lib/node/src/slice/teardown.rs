@@ -1,5 +1,7 @@
 //! Removes the slice of a lease, and nothing else. An earlier run that died may have done each step before.
 
+use std::collections::BTreeSet;
+
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
@@ -340,6 +342,34 @@ fn dismantle_intended(
     };
     destroy(locked, &standing, &standing.compute_instances()?)?;
     Ok(Found::Ours)
+}
+
+/// Destroys the GPU instance that the driver may have made for a lease, although it reported a failure: one at the lease's
+/// place that did not stand before the call, and has no compute instance. An instance that an admin made at that moment
+/// stays. `before`: the ids of the GPU instances before the call.
+pub(super) fn take_back(
+    locked: &LockedGpu<'_>,
+    lease: &Lease,
+    before: &Option<BTreeSet<u32>>,
+) -> Result<(), TeardownError> {
+    let Some(mig) = lease.slice.mig() else {
+        return Ok(());
+    };
+    let is_new = |gi_id| {
+        before
+            .as_ref()
+            .is_none_or(|before| !before.contains(&gi_id))
+    };
+    let found = locked.gpu.instances_of(mig.profile_id)?.into_iter();
+    for instance in found.filter(|found| found.is_at(mig) && is_new(found.gi_id)) {
+        let Some(standing) = locked.gpu.standing(instance.gi_id)? else {
+            continue;
+        };
+        if standing.compute_instances()?.is_empty() {
+            destroy(locked, &standing, &[])?;
+        }
+    }
+    Ok(())
 }
 
 /// The GPU of a lease, whatever its index is now.

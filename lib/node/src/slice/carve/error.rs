@@ -1,5 +1,7 @@
 //! The reasons why a slice could not be made, and the reaction to each.
 
+use std::collections::BTreeSet;
+
 use gpufrac_core::entry::EntryError;
 use gpufrac_core::fraction::Units;
 use gpufrac_core::ids::{DeviceIndex, GpuIndex, JobId};
@@ -293,6 +295,14 @@ pub enum CarveError {
         /// The differences.
         differences: Vec<String>,
     },
+    /// The driver reported that it did not make the instance, with a code that does not exclude that it did.
+    #[error("{error}")]
+    NotMade {
+        /// The driver's answer.
+        error: NvmlError,
+        /// The ids of the GPU instances that stood before; None if the driver's files do not tell.
+        before: Option<BTreeSet<u32>>,
+    },
     /// The driver did not make the first instance of a GPU: only there it looks whether something uses the GPU
     /// (`kmigmgrSetMIGState` of open-gpu-kernel-modules). nvml.h does not say with which code.
     #[error(
@@ -417,7 +427,7 @@ impl CarveError {
             ErrorClass::Broken => Reaction::Drain,
         };
         match self {
-            CarveError::Nvml(error) => by(error.class()),
+            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => by(error.class()),
             CarveError::Old(error) => by(error.class()),
             CarveError::Release(error) => by(error.class()),
             CarveError::Unfinished { error, .. } => error.reaction(),
@@ -526,7 +536,7 @@ impl Caused for CarveError {
             CarveError::Store(error) => error.cause(),
             CarveError::File(error) => error.cause(),
             CarveError::Lock(error) => error.cause(),
-            CarveError::Nvml(error) => error.cause(),
+            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => error.cause(),
             CarveError::Lease(error) => error.cause(),
             CarveError::Caps(error) => error.cause(),
             CarveError::Old(error) => error.cause(),

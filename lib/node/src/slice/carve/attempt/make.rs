@@ -1,5 +1,7 @@
 //! Creates the slice of a lease, and undoes it.
 
+use std::collections::BTreeSet;
+
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::Occupied;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice};
@@ -79,16 +81,17 @@ impl Attempt<'_> {
             .profile(mig.profile_id)
             .ok_or(CarveError::NoProfile(mig.profile_id))?;
         let before = self.node.caps().gpu_instances(locked.gpu.minor);
-        let made = match locked.gpu.create_gpu_instance(profile.id, mig.placement) {
-            Err(error) if error.may_be_busy() && before.is_some_and(|ids| ids.is_empty()) => {
-                return Err(CarveError::NotIdle {
-                    gpu: locked.gpu.to_string(),
-                    users: mig_mode::users_of(locked).unwrap_or_default(),
-                    error,
-                });
-            }
-            made => made?,
-        };
+        let is_first = before.as_ref().is_some_and(BTreeSet::is_empty);
+        let made = locked.gpu.create_gpu_instance(profile.id, mig.placement);
+        let made = made.map_err(|error| match error {
+            error if error.is_refusal() => CarveError::Nvml(error),
+            error if is_first && error.may_be_busy() => CarveError::NotIdle {
+                gpu: locked.gpu.to_string(),
+                users: mig_mode::users_of(locked).unwrap_or_default(),
+                error,
+            },
+            error => CarveError::NotMade { error, before },
+        })?;
         let gi_id = made.gi_id;
         reached("carve.gpu_instance_made");
         let gpufrac_nvml::ComputeInstance { ci_id, mig_uuid } =
@@ -217,10 +220,13 @@ impl Attempt<'_> {
         lease: &Lease,
         error: CarveError,
     ) -> CarveError {
-        let cleanup = match is_refused(&error) {
+        let none = Some(BTreeSet::new());
+        let cleanup = match &error {
+            CarveError::NotMade { before, .. } => teardown::take_back(locked, lease, before),
+            CarveError::NotIdle { .. } => teardown::take_back(locked, lease, &none),
             // Nothing was created. An instance at the place is not gpufrac's.
-            true => Ok(()),
-            false => teardown::dismantle(locked, lease).map(|_| ()),
+            error if is_refused(error) => Ok(()),
+            _ => teardown::dismantle(locked, lease).map(|_| ()),
         };
         let cleanup = cleanup.and_then(|()| teardown::drop_lease(locked, lease));
         match cleanup {
