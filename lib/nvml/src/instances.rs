@@ -127,8 +127,16 @@ impl Gpu<'_> {
             nvmlDeviceGetGpuInstanceById(self.handle()?, gi_id, &mut gi)
         ) {
             Ok(()) => Ok(Some(gi)),
-            // MIG mode is off, so no instance exists.
-            Err(error) if error.has_code(&[codes::NOT_FOUND, codes::NOT_SUPPORTED]) => Ok(None),
+            // MIG mode is off, so no instance exists; or the id is none that this GPU can have.
+            Err(error)
+                if error.has_code(&[
+                    codes::NOT_FOUND,
+                    codes::NOT_SUPPORTED,
+                    codes::INVALID_ARGUMENT,
+                ]) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -144,7 +152,9 @@ impl Gpu<'_> {
             nvmlGpuInstanceGetComputeInstanceById(gi, ci_id, &mut ci)
         ) {
             Ok(()) => Ok(Some(ci)),
-            Err(error) if error.has_code(&[codes::NOT_FOUND]) => Ok(None),
+            // nvml.h has a code for an id that is not used, and one for an id that is invalid: drivers may call those so
+            // that an instance of this size cannot have.
+            Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => Ok(None),
             Err(error) => Err(error),
         }
     }

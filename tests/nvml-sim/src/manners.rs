@@ -12,10 +12,16 @@ pub struct Manners {
     /// Destroying a GPU instance answers success at once, and the instance goes this many milliseconds later
     /// (NVIDIA/go-nvml issue 146: it was still listed).
     pub destroyed_after_ms: Option<u64>,
+    /// An id that no instance of the GPU, or no compute instance of this GPU instance, can have is INVALID_ARGUMENT. Else
+    /// it is NOT_FOUND, as an id that none has now.
+    pub invalid_ids: bool,
+    /// A session goes on showing the GPUs as it saw them first, until it changes something itself (NVIDIA/libcudacxx issue
+    /// 224: an instance that another process had destroyed was still found).
+    pub stale_sessions: bool,
 }
 
 /// The names in `gpusim init --manner`.
-pub const NAMES: &str = "random-uuids, destroyed-after=MS";
+pub const NAMES: &str = "random-uuids, destroyed-after=MS, invalid-ids, stale-sessions";
 
 impl Manners {
     /// Adds the manner of a name.
@@ -30,6 +36,8 @@ impl Manners {
         };
         match (name, ms) {
             ("random-uuids", None) => self.random_uuids = true,
+            ("stale-sessions", None) => self.stale_sessions = true,
+            ("invalid-ids", None) => self.invalid_ids = true,
             ("destroyed-after", ms @ Some(_)) => self.destroyed_after_ms = ms,
             _ => return Err(unknown()),
         }

@@ -494,7 +494,7 @@ nvml! {
             return Err(Code::NOT_SUPPORTED);
         }
         call.administrator()?;
-        call.session.store.update(|node| {
+        call.update(|node| {
             node.gpus[index].accounting = mode == 1;
             Ok(())
         })

@@ -75,7 +75,7 @@ fn create(
         return Err(Code::INVALID_ARGUMENT);
     }
     let (id, serial) = (gi.id, gi.serial);
-    let serial = call.session.store.update(|node| {
+    let serial = call.update(|node| {
         if node.gpus[index]
             .instance(id)
             .is_none_or(|now| now.serial != serial)
@@ -202,7 +202,7 @@ nvml! {
         call.administrator()?;
         let (gi_id, id, serial) = (gi.id, ci.id, ci.serial);
         let root = call.root();
-        call.session.store.update(|node| {
+        call.update(|node| {
             let live = processes::live(root)?;
             let on_it = |process: &processes::Process| {
                 process.instance.is_some_and(|(_, ci)| ci == serial)
@@ -239,9 +239,11 @@ nvml! {
         compute: Out<ComputeInstanceHandle>,
     ) {
         let call = Call::new()?;
-        let (_, _, gi) = call.gpu_instance(instance)?;
+        let (_, gpu, gi) = call.gpu_instance(instance)?;
         call.administrator()?;
-        let ci = gi.compute.iter().find(|ci| ci.id == id).ok_or(Code::NOT_FOUND)?;
+        let can_be = id < gpu.profile_of(gi)?.slices || !call.node.manners.invalid_ids;
+        let absent = if can_be { Code::NOT_FOUND } else { Code::INVALID_ARGUMENT };
+        let ci = gi.compute.iter().find(|ci| ci.id == id).ok_or(absent)?;
         compute.set(call.handle(Handle::ComputeInstance(ci.serial)))
     }
 

@@ -83,7 +83,7 @@ nvml! {
             return Err(Code::INVALID_ARGUMENT);
         }
         call.administrator()?;
-        call.session.store.update(|node| {
+        call.update(|node| {
             node.gpus[index].persistence = mode == 1;
             Ok(())
         })
@@ -107,7 +107,7 @@ nvml! {
         if !session::is_root() {
             return Err(Code::NO_PERMISSION);
         }
-        call.session.store.update(|node| {
+        call.update(|node| {
             node.gpus[index].compute_mode = mode;
             Ok(())
         })

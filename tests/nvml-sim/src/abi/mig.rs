@@ -99,7 +99,7 @@ fn create(
         return Err(Code::INVALID_ARGUMENT);
     }
     let root = call.root();
-    let serial = call.session.store.update(|node| {
+    let serial = call.update(|node| {
         // Only the first instance switches MIG on in the hardware.
         let gpu = &node.gpus[index];
         if gpu.instances.is_empty() && processes::is_parent_held(root, &gpu.uuid) {
@@ -123,7 +123,7 @@ nvml! {
         }
         call.administrator()?;
         let root = call.root();
-        let activation = call.session.store.update(|node| {
+        let activation = call.update(|node| {
             let gpu = &mut node.gpus[index];
             let computes = |process: &processes::Process| process.gpu_uuid == gpu.uuid;
             let busy = processes::live(root)?.iter().any(computes)
@@ -266,7 +266,7 @@ nvml! {
         call.administrator()?;
         let (id, serial) = (gi.id, gi.serial);
         let root = call.root();
-        call.session.store.update(|node| {
+        call.update(|node| {
             let live = processes::live(root)?;
             let on_it = |process: &processes::Process| {
                 process.instance.is_some_and(|(gi, _)| gi == serial)
@@ -312,7 +312,9 @@ nvml! {
         let (_, gpu) = call.gpu(device)?;
         gpu.mig_geometry()?;
         call.administrator()?;
-        let gi = gpu.instance(id).ok_or(Code::NOT_FOUND)?;
+        let can_be = id < 15 || !call.node.manners.invalid_ids;
+        let absent = if can_be { Code::NOT_FOUND } else { Code::INVALID_ARGUMENT };
+        let gi = gpu.instance(id).ok_or(absent)?;
         instance.set(call.handle(Handle::GpuInstance(gi.serial)))
     }
 
