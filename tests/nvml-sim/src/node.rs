@@ -85,9 +85,9 @@ pub struct Gpu {
     /// Memory in use without a process, in MiB, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
-    /// What the driver uses itself of an instance, in MiB for each of its memory slices.
+    /// Whether ids of instances count the halves of the GPU in the other order.
     #[serde(default)]
-    pub idle_mib: u64,
+    pub swapped: bool,
     /// GPU instances, by id.
     pub instances: Vec<GpuInstance>,
 }
@@ -193,7 +193,7 @@ impl Node {
                 compute_mode: compute_mode::DEFAULT,
                 accounting: false,
                 leaked_mib: 0,
-                idle_mib: 0,
+                swapped: index % 2 == 1,
                 instances: Vec::new(),
             }
         });
@@ -250,9 +250,7 @@ impl Node {
             None => target.driver_choice(geometry, profile),
         };
         let start = start.ok_or(Code::INSUFFICIENT_RESOURCES)?;
-        let id = target
-            .instance_id(geometry, profile, start)
-            .ok_or(Code::INSUFFICIENT_RESOURCES)?;
+        let id = target.instance_id(geometry, profile, start);
         let instance = GpuInstance {
             serial: self.serial(),
             id,
@@ -458,21 +456,13 @@ impl Gpu {
         }
     }
 
-    /// The driver's id for an instance. On GPUs with seven slices 7g has 0, halves 1 and 2, quarters 3 to 6, eighths
-    /// 7 to 14; on GPUs with four, the whole 0, halves 1 and 2, quarters 3 to 6.
-    fn instance_id(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> Option<u32> {
-        let parts = geometry.memory_slices / profile.size;
-        let first = parts - 1;
-        let free = |id: &u32| self.instance(*id).is_none();
-        // 3g was observed with 2 before 1; the others with the id of their position.
-        let wanted = if profile.slices == 3 {
-            first + 1
-        } else {
-            first + start / profile.size
-        };
-        std::iter::once(wanted)
-            .chain(first..first + parts)
-            .find(free)
+    /// The driver's id for an instance: its place among those of its size. On GPUs with seven slices 7g has 0, halves have 1
+    /// and 2, quarters 3 to 6, eighths 7 to 14; on GPUs with four the whole 0, halves 1 and 2, quarters 3 to 6. On some
+    /// boards the halves are swapped (NVIDIA/DCGM issue 138: two GPUs of one node).
+    fn instance_id(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> u32 {
+        let all = geometry.memory_slices;
+        let swap = if self.swapped { all / 2 } else { 0 };
+        all / profile.size - 1 + (start + swap) % all / profile.size
     }
 
     /// The number of further instances of a profile that could be created now.

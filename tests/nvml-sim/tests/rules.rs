@@ -206,6 +206,23 @@ fn ids_come_from_the_ranges_that_were_observed() {
 }
 
 #[test]
+fn the_halves_are_swapped_on_some_gpus() {
+    let model = Model::find("A100-40").unwrap();
+    let mut node = Node::new("570.172.08", &[model, model], true);
+    // NVIDIA/DCGM issue 138: profile, start and size; the id on one GPU and on the other.
+    for (profile, start, size, ids) in [
+        (19, 2, 1, [9, 13]),
+        (19, 3, 1, [10, 14]),
+        (14, 0, 2, [3, 5]),
+        (9, 4, 4, [2, 1]),
+    ] {
+        let place = Some((start, size));
+        let made = [0, 1].map(|gpu| node.create_gpu_instance(gpu, profile, place).unwrap().id);
+        assert_eq!(made, ids, "{profile} at {start}");
+    }
+}
+
+#[test]
 fn uuids_tell_the_place_unless_they_are_random() {
     let mut node = node("A30-24");
     let mut make = |random, start| {
