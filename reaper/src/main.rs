@@ -205,7 +205,7 @@ fn only_pages(
 /// Takes questions of prologs about kept instances, until this process ends. The daemon also works without it, and so
 /// do they.
 fn answer_questions(node: &Node, log: &JobLog) {
-    match shared_session::Server::bind(&node.run, &node.nvml) {
+    match shared_session::Server::bind(&node.run, &node.nvml, node.caps()) {
         Ok(mut server) => {
             std::thread::spawn(move || server.serve());
         }

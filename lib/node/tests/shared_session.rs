@@ -106,6 +106,31 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
     });
 }
 
+/// A session that shows what it saw first does not take another user's used instance for the one that stood there before.
+#[test]
+fn an_older_session_does_not_speak_for_a_newer_instance() {
+    let Some(world) = ready() else { return };
+    let change = |node: &mut nvidia_ml::node::Node| {
+        node.manners.stale_sessions = true;
+        Ok(())
+    };
+    world.sim.update(change).unwrap();
+    let _daemon = Daemon::start(&world);
+    let held = run(&world, job_of(1, 1001));
+    world.note_calls();
+    assert_eq!(run(&world, job_of(2, 1001)), held);
+    assert!(!calls_of_daemon(&world).is_empty(), "its session is open");
+    // At the same place, with the same ids and UUID.
+    let third = job_of(3, 1002);
+    let newer = run(&world, third);
+    assert_ne!(newer, held);
+    world.use_slice(third, std::process::id());
+    let fourth = job_of(4, 1002);
+    world.prolog(fourth).ok();
+    assert_ne!(instance(&world, fourth), newer);
+    world.epilog(fourth).ok();
+}
+
 #[test]
 fn without_an_answer_a_prolog_asks_nvml_itself() {
     at_once(["stopped", "killed", "driver", "folder"], |what| {

@@ -25,6 +25,8 @@ pub(crate) struct Session {
     key: u64,
     /// The lock by which other processes count the session.
     seat: Option<Seat>,
+    /// The node as the session goes on showing it ([`crate::manners::Manners::stale_sessions`]).
+    shown: Mutex<Option<Arc<Node>>>,
 }
 
 static SESSION: Mutex<(u32, Option<Arc<Session>>)> = Mutex::new((0, None));
@@ -95,6 +97,7 @@ pub(crate) fn start() -> Answer {
             seat: Seat::take(&root, random),
             store,
             visible,
+            shown: Mutex::new(None),
             key: random & 0x7fff_ffff_ff00,
         }));
     }
@@ -184,11 +187,28 @@ impl Call {
             })?;
             node = session.store.node()?;
         }
+        if node.manners.stale_sessions {
+            let mut shown = session
+                .shown
+                .lock()
+                .unwrap_or_else(|held| held.into_inner());
+            node = shown.get_or_insert(node).clone();
+        }
         Ok(Call { session, node })
     }
 
     pub fn root(&self) -> &Path {
         self.session.store.root()
+    }
+
+    /// Changes the node, and shows this session the node as it is then.
+    pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> Answer<T>) -> Answer<T> {
+        let mut shown = self.session.shown.lock();
+        if let Ok(shown) = &mut shown {
+            **shown = None;
+        }
+        drop(shown);
+        self.session.store.update(change)
     }
 
     /// Whether GPM and utilization report no activity.

@@ -34,6 +34,12 @@ pub struct InstanceCaps {
     pub ci: u32,
 }
 
+/// The milliseconds since an instance was claimed with this mark, or fewer if that was more than 12 days ago.
+pub fn age_ms(mark: u32) -> u64 {
+    let claimed = u64::from(mark.saturating_sub(FIRST_MARK));
+    (now_boot_ms() % MARKS + MARKS - claimed) % MARKS
+}
+
 impl InstanceCaps {
     /// The numbers in a lease.
     pub fn of(instance: &Instance) -> InstanceCaps {

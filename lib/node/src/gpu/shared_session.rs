@@ -2,7 +2,7 @@
 //! instances through a socket, so that a prolog that takes an instance over needs no session of its own, whose start
 //! takes tenths of a second. A program that gets no answer asks NVML itself.
 //!
-//! The socket is in a folder that only root can enter. The session holds no handle of an instance, and it ends if a
+//! Before it answers, the daemon compares with the driver's files in /proc. The socket is in a folder that only root can enter. The session holds no handle of an instance, and it ends if a
 //! program reports that the driver refuses to destroy an instance.
 
 use std::io::{self, Read, Write};
@@ -20,6 +20,8 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::capability_files::{Caps, Claimed};
+use crate::gpu::instance_files::age_ms;
 use crate::gpu::instance_use::{self, InstanceUse};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{Gpu, NvmlError, Session};
@@ -137,7 +139,9 @@ fn receive<T: for<'a> Deserialize<'a>>(stream: &mut UnixStream) -> io::Result<T>
 pub struct Server {
     listener: UnixListener,
     nvml: PathBuf,
-    session: Option<Session>,
+    caps: Caps,
+    /// The session, and when it began.
+    session: Option<(Session, Instant)>,
     /// Until then no session is opened.
     rests_until: Option<Instant>,
 }
@@ -148,7 +152,7 @@ impl Server {
     ///
     /// # Errors
     /// The folder or the socket cannot be made.
-    pub fn bind(run: &Path, nvml: &Path) -> Result<Server, FileError> {
+    pub fn bind(run: &Path, nvml: &Path, caps: Caps) -> Result<Server, FileError> {
         let folder = run.join(FOLDER);
         let (dir, _) = RootDir::create(&folder, FOLDER_MODE)?;
         dir.check_private()?;
@@ -170,6 +174,7 @@ impl Server {
         Ok(Server {
             listener,
             nvml: nvml.to_owned(),
+            caps,
             session: None,
             rests_until: None,
         })
@@ -216,9 +221,25 @@ impl Server {
     }
 
     fn use_of(&mut self, subject: &Subject) -> Result<Answer, NvmlError> {
-        let session = match &mut self.session {
+        let claimed = match &subject.mig.instance {
+            Some(instance) => self.caps.claimed(subject.gpu_minor, instance),
+            None => Ok(Claimed::Nothing),
+        };
+        let mark = match claimed {
+            Ok(Claimed::Ours(mark)) => mark,
+            Ok(_) => return Ok(Answer::Use(None)),
+            Err(_) => return Ok(Answer::Nothing),
+        };
+        // A session may go on showing an instance that another program has destroyed (NVIDIA/libcudacxx issue 224), so it
+        // is asked only about instances that are older.
+        let is_older = |began: &Instant| began.elapsed() < Duration::from_millis(age_ms(mark));
+        self.session.take_if(|(_, began)| !is_older(began));
+        let (session, _) = match &mut self.session {
             Some(session) => session,
-            none => none.insert(Session::open(&self.nvml)?),
+            none => {
+                let began = Instant::now();
+                none.insert((Session::open(&self.nvml)?, began))
+            }
         };
         let (index, uuid) = (subject.gpu_index, &subject.gpu_uuid);
         let Some(gpu) = session.known_gpu(index, uuid, subject.gpu_minor)? else {

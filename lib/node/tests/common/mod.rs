@@ -683,7 +683,8 @@ pub fn child() {
             }
         },
         Ok(node) if action == "answer" => {
-            let mut server = shared_session::Server::bind(&node.run, &node.nvml).unwrap();
+            let mut server =
+                shared_session::Server::bind(&node.run, &node.nvml, node.caps()).unwrap();
             server.serve();
         }
         Ok(node) if action == "reap" => {
