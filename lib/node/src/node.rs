@@ -64,6 +64,8 @@ pub enum Complaint {
 /// that ends. NVIDIA's driver needs ten seconds for a handle by UUID if many programs ask for one, and an MPS control
 /// daemon may need as long to start.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a GPU without MIG may take to be in its NVSwitch fabric: assumed; a prolog's own time is at least 45 s.
+pub const FABRIC_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The folder in `<run>` with a folder for each job that uses HAMi-core.
 const HAMI: &str = "hami";
@@ -101,6 +103,8 @@ pub struct Node {
     pub silences: Arc<Silences>,
     /// How long one step of a program that has the GPU may take; [`LOCK_PATIENCE`] except in tests.
     pub lock_patience: Duration,
+    /// How long a GPU without MIG may take to be in its NVSwitch fabric; [`FABRIC_PATIENCE`] except in tests.
+    pub fabric_patience: Duration,
 }
 
 impl Node {
@@ -157,6 +161,7 @@ impl Node {
             nodes: config::NODES.into(),
             silences: Arc::default(),
             lock_patience: LOCK_PATIENCE,
+            fabric_patience: FABRIC_PATIENCE,
             config,
         }
     }

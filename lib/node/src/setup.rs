@@ -384,9 +384,9 @@ fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &SwitchError) -> Finding {
         SwitchError::InUse { .. } => "end that (DCGM, nvidia-persistenced, a display); the next job on this GPU switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
         SwitchError::Nvml(_) => "stop everything that uses the GPU (DCGM, nvidia-persistenced, display); the next job on it switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
         SwitchError::Store(error) => error.fix(),
-        SwitchError::Instances { .. } | SwitchError::Renumbered { .. } => {
-            why.hint().unwrap_or_default().to_owned()
-        }
+        SwitchError::Instances { .. }
+        | SwitchError::Renumbered { .. }
+        | SwitchError::Fabric { .. } => why.hint().unwrap_or_default().to_owned(),
     };
     Finding::of_machine(why, fix)
 }

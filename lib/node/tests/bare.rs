@@ -535,3 +535,31 @@ fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
         world.epilog(next).ok();
     }
 }
+
+/// On NVSwitch systems a GPU without MIG computes only when its fabric has it again.
+#[test]
+fn a_whole_job_starts_when_the_fabric_has_its_gpu() {
+    let Some(world) = ready() else { return };
+    let fabric = |ms| {
+        let change = |node: &mut nvidia_ml::node::Node| {
+            node.manners.fabric_after_ms = Some(ms);
+            Ok(())
+        };
+        world.sim.update(change).unwrap();
+    };
+    let started = std::time::Instant::now();
+    fabric(700);
+    world.prolog(whole(1)).ok();
+    assert!(started.elapsed().as_millis() >= 700);
+    world.check(&[]);
+    world.epilog(whole(1)).ok();
+    // It never comes: the job goes back, whatever the mode was before.
+    fabric(1_000_000_000);
+    world.slurm_knows(whole(2));
+    let mut command = world.job_command("prolog", whole(2));
+    let output = command.env(common::LOCK_PATIENCE, "500").output().unwrap();
+    let ended = common::Ended::of(output).ok();
+    ended.says("is not in its NVLink fabric");
+    assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+    assert!(world.leases().is_empty());
+}

@@ -359,6 +359,29 @@ impl Gpu<'_> {
         }
     }
 
+    /// Whether the GPU's place in an NVSwitch fabric is set up, without which CUDA does not start; true where there is no
+    /// such fabric (nvml.h, `nvmlDeviceGetGpuFabricInfo`).
+    pub fn fabric_is_ready(&self) -> Result<bool, NvmlError> {
+        let mut info = ffi::nvmlGpuFabricInfo_t {
+            clusterUuid: [0; 16],
+            status: codes::SUCCESS,
+            cliqueId: 0,
+            state: 0,
+        };
+        match call!(self, nvmlDeviceGetGpuFabricInfo(self.handle()?, &mut info)) {
+            Err(NvmlError::Missing { .. }) => return Ok(true),
+            Err(error) if error.has_code(&[codes::NOT_SUPPORTED, codes::FUNCTION_NOT_FOUND]) => {
+                return Ok(true);
+            }
+            other => other?,
+        }
+        Ok(match u32::from(info.state) {
+            ffi::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED => true,
+            ffi::NVML_GPU_FABRIC_STATE_COMPLETED => info.status == codes::SUCCESS,
+            _ => false,
+        })
+    }
+
     /// Whether MIG mode can be switched without a reset: from Hopper (compute capability 9) on.
     pub fn mig_switches_without_reset(&self) -> Result<bool, NvmlError> {
         Ok(self.compute_capability()? >= 9)

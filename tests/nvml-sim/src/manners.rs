@@ -18,10 +18,13 @@ pub struct Manners {
     /// A session goes on showing the GPUs as it saw them first, until it changes something itself (NVIDIA/libcudacxx issue
     /// 224: an instance that another process had destroyed was still found).
     pub stale_sessions: bool,
+    /// The GPUs are in an NVSwitch fabric, and come back to it this many milliseconds after MIG mode is off.
+    pub fabric_after_ms: Option<u64>,
 }
 
 /// The names in `gpusim init --manner`.
-pub const NAMES: &str = "random-uuids, destroyed-after=MS, invalid-ids, stale-sessions";
+pub const NAMES: &str =
+    "random-uuids, destroyed-after=MS, invalid-ids, stale-sessions, fabric-after=MS";
 
 impl Manners {
     /// Adds the manner of a name.
@@ -36,6 +39,7 @@ impl Manners {
         };
         match (name, ms) {
             ("random-uuids", None) => self.random_uuids = true,
+            ("fabric-after", ms @ Some(_)) => self.fabric_after_ms = ms,
             ("stale-sessions", None) => self.stale_sessions = true,
             ("invalid-ids", None) => self.invalid_ids = true,
             ("destroyed-after", ms @ Some(_)) => self.destroyed_after_ms = ms,

@@ -85,6 +85,9 @@ pub struct Gpu {
     /// Memory in use without a process, in MiB, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
+    /// When MIG mode was last switched off, in microseconds since 1970.
+    #[serde(default)]
+    pub mig_off_us: u64,
     /// Whether ids of instances count the halves of the GPU in the other order.
     #[serde(default)]
     pub swapped: bool,
@@ -193,6 +196,7 @@ impl Node {
                 compute_mode: compute_mode::DEFAULT,
                 accounting: false,
                 leaked_mib: 0,
+                mig_off_us: 0,
                 swapped: index % 2 == 1,
                 instances: Vec::new(),
             }

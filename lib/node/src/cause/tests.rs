@@ -109,7 +109,7 @@ fn mode() -> impl Strategy<Value = ModeError> {
 
 fn switch() -> impl Strategy<Value = SwitchError> {
     let gpu = || "GPU 0".to_owned();
-    let plain = (0..6, any::<bool>()).prop_map(move |(kind, on)| match kind {
+    let plain = (0..7, any::<bool>()).prop_map(move |(kind, on)| match kind {
         0 => SwitchError::NoMig { gpu: gpu() },
         1 => SwitchError::NeedsReset {
             gpu: gpu(),
@@ -124,6 +124,10 @@ fn switch() -> impl Strategy<Value = SwitchError> {
         3 => SwitchError::Instances {
             gpu: gpu(),
             instances: "3".into(),
+        },
+        5 => SwitchError::Fabric {
+            gpu: gpu(),
+            waited: Duration::from_secs(30),
         },
         4 => SwitchError::InUse {
             gpu: gpu(),

@@ -7,7 +7,8 @@
 
 use std::fmt;
 use std::fs;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::DeviceMinor;
 use gpufrac_core::lease::Lease;
@@ -20,6 +21,8 @@ use crate::state::leases::StoreError;
 
 /// How many processes a message names.
 const MOST_NAMED: usize = 4;
+/// The pause between two questions for the fabric.
+const FABRIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// A process that may keep the mode as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +115,14 @@ pub enum SwitchError {
         /// Processes that may use the GPU.
         users: Vec<GpuUser>,
     },
+    /// The NVSwitch fabric does not take the GPU in again.
+    #[error("{gpu} is not in its NVLink fabric after {} s without MIG", waited.as_secs())]
+    Fabric {
+        /// The GPU.
+        gpu: String,
+        /// How long that was waited for.
+        waited: Duration,
+    },
     /// The change gave the GPU another device number.
     #[error("{gpu} was device {before} before its MIG mode changed, and is device {now} now")]
     Renumbered {
@@ -154,7 +165,9 @@ impl SwitchError {
         match self {
             SwitchError::Nvml(error) => error.class(),
             SwitchError::Store(error) => error.class(),
-            SwitchError::Leased { .. } | SwitchError::InUse { .. } => ErrorClass::Transient,
+            SwitchError::Leased { .. } | SwitchError::InUse { .. } | SwitchError::Fabric { .. } => {
+                ErrorClass::Transient
+            }
             SwitchError::NoMig { .. }
             | SwitchError::NeedsReset { .. }
             | SwitchError::Instances { .. }
@@ -177,6 +190,9 @@ impl SwitchError {
             SwitchError::InUse { .. } => {
                 Some("end the process, or keep it from the GPUs whose MIG mode changes")
             }
+            SwitchError::Fabric { .. } => {
+                Some("look at `nvidia-smi -q`, section Fabric, and at nvidia-fabricmanager")
+            }
             SwitchError::Renumbered { .. } => {
                 Some("drain the node and run `gpufrac node-setup` again")
             }
@@ -194,7 +210,7 @@ impl Caused for SwitchError {
             SwitchError::NoMig { .. }
             | SwitchError::NeedsReset { .. }
             | SwitchError::Instances { .. } => Cause::Root,
-            SwitchError::Renumbered { .. } => Cause::Hardware,
+            SwitchError::Renumbered { .. } | SwitchError::Fabric { .. } => Cause::Hardware,
         }
     }
 }
@@ -254,6 +270,25 @@ pub fn switch(
         start.elapsed().as_millis()
     ));
     Ok(true)
+}
+
+/// Waits until a GPU without MIG is in its NVSwitch fabric: the driver leaves it for MIG, and comes back later
+/// (`kernel_mig_manager.c` of open-gpu-kernel-modules). Until then CUDA's first call fails with 802.
+///
+/// # Errors
+/// The fabric does not come in the node's time, or the driver does not answer.
+pub fn wait_for_fabric(locked: &LockedGpu<'_>) -> Result<(), SwitchError> {
+    let (start, limit) = (Instant::now(), locked.node.fabric_patience);
+    while !locked.gpu.fabric_is_ready()? {
+        if start.elapsed() >= limit {
+            let gpu = locked.gpu.to_string();
+            return Err(SwitchError::Fabric { gpu, waited: limit });
+        }
+        // Those in line see that the work goes on.
+        locked.lock().step();
+        sleep(FABRIC_PAUSE);
+    }
+    Ok(())
 }
 
 /// The processes that the driver shows on a GPU.

@@ -14,6 +14,7 @@ use gpufrac_core::lease::Lease;
 
 pub use error::{CarveError, OtherPools, Reaction};
 
+use crate::gpu::mig_mode::SwitchError;
 use crate::gpu::shared_session;
 use crate::job::environment::JobEnv;
 use crate::job::plugstack;
@@ -243,7 +244,8 @@ fn try_for_a_while(
         *session = None;
         // The wait for a turn that did not come was long enough.
         let left = match error {
-            CarveError::Lock(LockError::Timeout { .. }) => Duration::ZERO,
+            CarveError::Lock(LockError::Timeout { .. })
+            | CarveError::Switch(SwitchError::Fabric { .. }) => Duration::ZERO,
             _ => waiting.heals_within(PATIENCE),
         };
         if left.is_zero() {

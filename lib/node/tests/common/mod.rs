@@ -702,6 +702,7 @@ pub fn child() {
         Ok(mut node) => {
             if let Ok(text) = std::env::var(LOCK_PATIENCE) {
                 node.lock_patience = Duration::from_millis(text.parse().unwrap());
+                node.fabric_patience = node.lock_patience;
             }
             let job = JobEnv::read(lookup).unwrap();
             let log = JobLog::new(job.job_id);

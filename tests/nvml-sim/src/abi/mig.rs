@@ -128,9 +128,31 @@ nvml! {
             let computes = |process: &processes::Process| process.gpu_uuid == gpu.uuid;
             let busy = processes::live(root)?.iter().any(computes)
                 || processes::is_held(root, &gpu.uuid);
-            gpu.set_mig_mode(mode == 1, busy)
+            let activation = gpu.set_mig_mode(mode == 1, busy)?;
+            if !gpu.mig && activation.is_ok() {
+                gpu.mig_off_us = processes::now_us();
+            }
+            Ok(activation)
         })?;
         status.set(activation.map_or_else(|code| code.0, |()| 0))
+    }
+
+    // Not every GPU is in a fabric: without the manner none is.
+    fn nvmlDeviceGetGpuFabricInfo(device: DeviceHandle, info: Out<sys::nvmlGpuFabricInfo_t>) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let ms = call.node.manners.fabric_after_ms.ok_or(Code::NOT_SUPPORTED)?;
+        let state = match processes::now_us() >= gpu.mig_off_us + ms * 1000 {
+            _ if gpu.mig => sys::NVML_GPU_FABRIC_STATE_NOT_STARTED,
+            true => sys::NVML_GPU_FABRIC_STATE_COMPLETED,
+            false => sys::NVML_GPU_FABRIC_STATE_IN_PROGRESS,
+        };
+        info.set(sys::nvmlGpuFabricInfo_t {
+            clusterUuid: [0; 16],
+            status: 0,
+            cliqueId: 0,
+            state: state as u8,
+        })
     }
 
     fn nvmlDeviceGetMigMode(device: DeviceHandle, current: Out<c_uint>, pending: Out<c_uint>) {

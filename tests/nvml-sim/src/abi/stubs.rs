@@ -61,7 +61,6 @@ unsupported! {
     nvmlDeviceGetFanSpeed_v2
     nvmlDeviceGetGpcClkMinMaxVfOffset
     nvmlDeviceGetGpcClkVfOffset
-    nvmlDeviceGetGpuFabricInfo
     nvmlDeviceGetGpuFabricInfoV
     nvmlDeviceGetGpuFabricInfo_v4
     nvmlDeviceGetGpuOperationMode

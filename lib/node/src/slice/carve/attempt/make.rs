@@ -67,6 +67,9 @@ impl Attempt<'_> {
         if mig_mode::switch(locked, on, Some(lease))? {
             reached("carve.mig_switched");
         }
+        if !on {
+            mig_mode::wait_for_fabric(locked)?;
+        }
         Ok(())
     }
 
