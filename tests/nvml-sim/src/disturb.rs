@@ -111,7 +111,7 @@ impl Disturbances {
         let place = self.asks_where(latency).then(place).flatten();
         let gpu = place.map(|place| place.gpu);
         if let (Some(model), Some(latency)) = (model, latency) {
-            effect.delay_us = model.micros(latency, place, others);
+            effect.delay_us = model.micros(latency.at(place), place, others);
             effect.turn = gpu.filter(|_| latency.changes);
         }
         effect.note = self.journal.then_some(gpu);

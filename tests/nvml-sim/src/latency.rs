@@ -24,6 +24,10 @@ pub enum Step {
     CreateGpuInstance,
     /// Destruction of a GPU instance.
     DestroyGpuInstance,
+    /// Creation of the first GPU instance of a GPU.
+    CreateFirst,
+    /// Destruction of its last one.
+    DestroyLast,
     /// Creation of a compute instance.
     CreateComputeInstance,
     /// Destruction of a compute instance.
@@ -74,7 +78,7 @@ const CHANGE: Latency = Latency {
 };
 
 /// The model. docs/design/tests.md has the same table; a test compares them.
-pub static TABLE: [Latency; 11] = [
+pub static TABLE: [Latency; 13] = [
     Latency {
         step: Step::Start,
         name: "start",
@@ -136,6 +140,25 @@ pub static TABLE: [Latency; 11] = [
         ..CHANGE
     },
     Latency {
+        step: Step::CreateFirst,
+        name: "create-first",
+        calls: &[
+            "nvmlDeviceCreateGpuInstance",
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+        ],
+        alone_ms: 2_000,
+        source: "assumed: the driver switches MIG on in the hardware (kernel_mig_manager.c)",
+        ..CHANGE
+    },
+    Latency {
+        step: Step::DestroyLast,
+        name: "destroy-last",
+        calls: &["nvmlGpuInstanceDestroy"],
+        alone_ms: 2_000,
+        source: "assumed: the driver switches MIG off in the hardware (kernel_mig_manager.c)",
+        ..CHANGE
+    },
+    Latency {
         step: Step::CreateComputeInstance,
         name: "create-compute-instance",
         calls: &[
@@ -158,8 +181,8 @@ pub static TABLE: [Latency; 11] = [
         step: Step::MigMode,
         name: "mig-mode",
         calls: &["nvmlDeviceSetMigMode"],
-        alone_ms: 2_000,
-        source: "assumed",
+        alone_ms: 1_000,
+        source: "assumed: the driver notes the mode (kernel_mig_manager.c); the first instance switches",
         ..CHANGE
     },
     Latency {
@@ -202,10 +225,25 @@ impl Latency {
         TABLE.iter().find(|latency| latency.name == name)
     }
 
-    /// The step of a function.
+    /// The step of a function, on a GPU with other instances.
     #[must_use]
     pub fn of(call: &str) -> Option<&'static Latency> {
         TABLE.iter().find(|latency| latency.calls.contains(&call))
+    }
+
+    /// The step that this one is at a place: the first creation on a GPU and the last destruction are steps of their own.
+    #[must_use]
+    pub fn at(&'static self, place: Option<Place>) -> &'static Latency {
+        let instances = place.map(|place| place.instances);
+        let step = match (self.step, instances) {
+            (Step::CreateGpuInstance, Some(0)) => Step::CreateFirst,
+            (Step::DestroyGpuInstance, Some(1)) => Step::DestroyLast,
+            _ => return self,
+        };
+        TABLE
+            .iter()
+            .find(|other| other.step == step)
+            .unwrap_or(self)
     }
 
     fn ms(&self, others: u64) -> u64 {
@@ -221,6 +259,8 @@ pub struct Place {
     pub gpu: usize,
     /// The profile of the GPU instance that the call creates or uses.
     pub profile: Option<&'static str>,
+    /// The number of GPU instances on the GPU before the call.
+    pub instances: usize,
 }
 
 /// A changed duration.
@@ -262,7 +302,15 @@ impl Change {
     fn meets(&self, step: Step, place: Option<Place>) -> bool {
         let on = |gpu| place.is_some_and(|place| place.gpu == gpu);
         let of = |profile: &str| place.is_some_and(|place| place.profile == Some(profile));
-        self.step == step && self.gpu.is_none_or(on) && self.profile.as_deref().is_none_or(of)
+        // A changed time of a step is also that of the first, or of the last.
+        let usual = match step {
+            Step::CreateFirst => Step::CreateGpuInstance,
+            Step::DestroyLast => Step::DestroyGpuInstance,
+            other => other,
+        };
+        (self.step == step || self.step == usual)
+            && self.gpu.is_none_or(on)
+            && self.profile.as_deref().is_none_or(of)
     }
 }
 
@@ -318,6 +366,7 @@ mod tests {
         Some(Place {
             gpu,
             profile: Some(profile),
+            instances: 2,
         })
     }
 
@@ -327,7 +376,10 @@ mod tests {
             assert!(!latency.source.is_empty() && !latency.calls.is_empty());
             for call in latency.calls {
                 assert!(symbols::position(call).is_some(), "{call}");
-                assert_eq!(Latency::of(call).unwrap().name, latency.name);
+                let steps = TABLE.iter().filter(|other| other.calls.contains(call));
+                let shared = [Step::CreateFirst, Step::DestroyLast];
+                let own = steps.filter(|other| !shared.contains(&other.step));
+                assert_eq!(own.count(), 1, "{call}");
             }
         }
     }
@@ -366,6 +418,22 @@ mod tests {
         assert_eq!(create(on(0, "4g.40gb")), 400);
         assert_eq!(create(on(1, "4g.40gb")), 3000);
         assert_eq!(create(None), 200);
+        let first = on(0, "1g.10gb").map(|place| Place {
+            instances: 0,
+            ..place
+        });
+        let create_first = Latency::of("nvmlDeviceCreateGpuInstance")
+            .unwrap()
+            .at(first);
+        assert_eq!(create_first.name, "create-first");
+        let last = on(0, "1g.10gb").map(|place| Place {
+            instances: 1,
+            ..place
+        });
+        assert_eq!(
+            Latency::of("nvmlGpuInstanceDestroy").unwrap().at(last).name,
+            "destroy-last"
+        );
         model.percent = 5;
         assert_eq!(ms(&model, "nvmlGpuInstanceDestroy", None, 0), 50);
     }

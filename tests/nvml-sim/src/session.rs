@@ -130,7 +130,14 @@ pub(crate) fn others(root: &Path) -> u64 {
 /// The place of a call, as far as its arguments determine it; None without a session.
 pub(crate) fn place(name: &str, target: &Target) -> Option<Place> {
     let call = Call::new().ok()?;
-    let gpu = |gpu| Some(Place { gpu, profile: None });
+    let gpu = |gpu: usize| {
+        let instances = call.node.gpus.get(gpu)?.instances.len();
+        Some(Place {
+            gpu,
+            profile: None,
+            instances,
+        })
+    };
     match (name, target) {
         ("nvmlDeviceGetHandleByIndex_v2", Target { number, .. }) => {
             let index = call.session.visible.get((*number)? as usize)?;
@@ -237,6 +244,7 @@ impl Call {
             Some(Place {
                 gpu: index,
                 profile,
+                instances: gpu.instances.len(),
             })
         };
         match self.decode_address(handle).ok()? {
