@@ -150,6 +150,14 @@ impl Client {
         self.ask(&Order::Begin)
     }
 
+    /// Waits further for the answer of [`Client::begin`], which was silent.
+    ///
+    /// # Errors
+    /// CUDA's answer, or the process.
+    pub fn begun_late(&mut self) -> Result<Begun, Failure> {
+        self.answer(self.limit)
+    }
+
     /// Counts the multiprocessors on which blocks run. Needs a context, as all that follow except
     /// [`Client::open`].
     ///

@@ -7,11 +7,13 @@ mod record;
 mod stage;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use record::*;
 
 use crate::client::Program;
+use event::{Event, after};
+use stage::Stage;
 
 /// The times of a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +35,7 @@ impl Default for Pace {
     fn default() -> Pace {
         Pace {
             compute: Duration::from_secs(2),
-            interrupted: Duration::from_secs(4),
+            interrupted: Duration::from_secs(3),
             answer: Duration::from_secs(20),
             wait: Duration::from_secs(8),
             all: Duration::from_secs(300),
@@ -59,6 +61,39 @@ pub struct Plan<'a> {
 
 /// Measures. Each step has its own control daemon and clients, which have ended when the step returns. It provokes
 /// faults and kills clients at work.
-pub fn measure(_plan: &Plan<'_>) -> Record {
-    todo!("skeleton")
+pub fn measure(plan: &Plan<'_>) -> Record {
+    let deadline = Instant::now() + plan.pace.all;
+    let stage = |one_server, total_mib| Stage {
+        plan,
+        one_server,
+        total_mib,
+        deadline,
+    };
+    let without = stage(true, Ok(0)).step(limits::without);
+    let total = match &without {
+        Outcome::Measured(without) => Ok(without.alone.memory_mib),
+        Outcome::NotMeasured(reason) => Err(reason.clone()),
+    };
+    let servers = |one_server| {
+        let stage = stage(one_server, total.clone());
+        let after = |event| stage.step(|stage| after(stage, event));
+        Servers {
+            shares: stage.step(limits::shares),
+            limits: stage.step(limits::unusual),
+            raised: stage.step(limits::raised),
+            second_user: stage.step(limits::second_user),
+            fault: after(Event::Fault),
+            terminated: after(Event::Terminate),
+            killed: after(Event::Kill),
+            shut_down: after(Event::ShutDown),
+            killed_daemon: after(Event::KillDaemon),
+            quit_in_time: after(Event::QuitInTime),
+            quit: after(Event::Quit),
+        }
+    };
+    Record {
+        without,
+        one_server: servers(true),
+        server_per_user: servers(false),
+    }
 }

@@ -17,6 +17,9 @@ pub const SERVER: &str = "nvidia-cuda-mps-server";
 /// The word by which a client requests a server; its pid follows.
 pub const CONNECT: &str = "connect";
 
+/// The line to the clients of a server whose client had a fault.
+pub const FAULT: &str = "fault";
+
 const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
@@ -32,22 +35,25 @@ pub enum MpsError {
     /// CUDA error 810.
     #[error("the MPS client has been terminated")]
     Terminated,
+    /// CUDA error 719: a neighbour's fault.
+    #[error("another client of the MPS server had a fault")]
+    Fault,
     /// The variable has an invalid value.
     #[error("{LIMIT}=`{0}`: write NUMBER=MEMORY, such as 0=4G, and more of them behind commas")]
     Limit(String),
 }
 
 impl MpsError {
-    /// The last eight bits of CUDA's error number, as an exit status.
+    /// CUDA's error number; a program's exit status is its last eight bits.
     #[must_use]
-    pub fn status(&self) -> u8 {
-        let number: u16 = match self {
+    pub fn number(&self) -> u16 {
+        match self {
             MpsError::Ended(_) => 806,
             MpsError::NotReady(_) => 807,
             MpsError::Terminated => 810,
+            MpsError::Fault => 719,
             MpsError::Limit(_) => 1,
-        };
-        number as u8
+        }
     }
 }
 
@@ -116,7 +122,12 @@ fn limit_of_first(text: &str) -> Option<Option<u64>> {
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (number, limit) = part.split_once('=')?;
         let limit = parse_limit(limit.trim())?;
-        if number.trim().parse::<u32>().ok()? == 0 {
+        let number = number.trim();
+        // The UUID of another device: the program's own is always limited by number here.
+        if number.starts_with("GPU-") || number.starts_with("MIG-") {
+            continue;
+        }
+        if number.parse::<u32>().ok()? == 0 {
             found = Some(limit);
         }
     }
@@ -189,8 +200,12 @@ impl Connection {
     /// # Errors
     /// It does not.
     pub fn check(&self) -> Result<(), MpsError> {
-        if let Ok(1..) = (&self.stream).read(&mut [0; 16]) {
-            return Err(MpsError::Terminated);
+        let mut said = [0; 16];
+        if let Ok(length @ 1..) = (&self.stream).read(&mut said) {
+            return Err(match said[..length].starts_with(FAULT.as_bytes()) {
+                true => MpsError::Fault,
+                false => MpsError::Terminated,
+            });
         }
         if start_ticks(self.server.pid) != Some(self.server.started) {
             return Err(MpsError::Ended(self.server.pid));
@@ -215,7 +230,9 @@ mod tests {
         assert_eq!(limit_of_first(""), Some(None));
         assert_eq!(limit_of_first("0=2G"), Some(Some(2048)));
         assert_eq!(limit_of_first("1=1G,0=500M"), Some(Some(500)));
-        assert_eq!(limit_of_first("1=1G"), Some(None));
+        for other in ["1=1G", "GPU-1=1G"] {
+            assert_eq!(limit_of_first(other), Some(None));
+        }
         for wrong in ["2G", "0=", "0=x", "x=1G", "0=1T"] {
             assert_eq!(limit_of_first(wrong), None, "{wrong}");
         }

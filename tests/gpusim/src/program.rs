@@ -61,7 +61,7 @@ impl ProgramError {
             ProgramError::NoDevice(_) => 100,
             ProgramError::OutOfMemory { .. } => 2,
             ProgramError::Unavailable(_) => 46,
-            ProgramError::Mps(error) => error.status(),
+            ProgramError::Mps(error) => error.number() as u8,
             ProgramError::Store(_) | ProgramError::Signals(_) | ProgramError::NoProc => 1,
         }
     }
@@ -231,11 +231,19 @@ fn choose<'a>(
     Err(unknown())
 }
 
-struct Size {
-    name: String,
-    uuid: String,
-    memory_mib: u64,
-    multiprocessors: u32,
+/// The size of a device.
+#[derive(Debug, Clone)]
+pub struct Size {
+    /// Its name, as CUDA says it.
+    pub name: String,
+    /// The UUID of its GPU.
+    pub gpu_uuid: String,
+    /// Its own UUID, of the GPU or of the MIG device.
+    pub uuid: String,
+    /// The memory in MiB.
+    pub memory_mib: u64,
+    /// The multiprocessors.
+    pub multiprocessors: u32,
 }
 
 fn measure(found: &Found<'_>) -> Result<Size, ProgramError> {
@@ -243,6 +251,7 @@ fn measure(found: &Found<'_>) -> Result<Size, ProgramError> {
     let Some((gi, ci)) = found.mig else {
         return Ok(Size {
             name: model.product.to_owned(),
+            gpu_uuid: found.gpu.uuid.clone(),
             uuid: found.gpu.uuid.clone(),
             memory_mib: found.gpu.usable_memory_mib(),
             multiprocessors: model.multiprocessors,
@@ -255,6 +264,7 @@ fn measure(found: &Found<'_>) -> Result<Size, ProgramError> {
     let compute = compute.ok_or_else(|| no_device(format!("{}: unknown profile", ci.uuid)))?;
     Ok(Size {
         name: format!("{} MIG {}", model.product, compute.name),
+        gpu_uuid: found.gpu.uuid.clone(),
         uuid: ci.uuid.clone(),
         memory_mib: profile.memory_mib,
         multiprocessors: compute.multiprocessors,
@@ -357,12 +367,96 @@ fn process(
     })
 }
 
-/// Takes a device and memory on it. Returns the registered process and the line with the result.
-fn start(
+/// The first device that the program sees, as CUDA's start finds it.
+///
+/// # Errors
+/// As a CUDA program would fail.
+pub fn look(
     store: &Store,
     plan: &Plan,
     server: Option<&mps::Server>,
-) -> Result<(Process, String), ProgramError> {
+) -> Result<Size, ProgramError> {
+    let node = store.node()?;
+    let (found, _) = take(store.root(), &node, plan, server)?;
+    measure(&found)
+}
+
+/// The memory that a program may take, in MiB.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// What it has and what is free, within its limits.
+    pub free_mib: u64,
+    /// The memory of the device.
+    pub total_mib: u64,
+}
+
+/// The processes on a device besides one.
+fn others<'a>(found: &Found<'_>, present: &'a [Record], own: Option<&Process>) -> Vec<&'a Record> {
+    let is_own = |record: &Record| {
+        own.is_some_and(|own| (own.pid, own.start_ticks) == (record.process.pid, record.process.start_ticks))
+    };
+    let present = present.iter().filter(|record| !is_own(record));
+    present
+        .filter(|record| found.shares_with(&record.process))
+        .collect()
+}
+
+fn room(
+    (found, number): (&Found<'_>, usize),
+    plan: &Plan,
+    server: Option<&mps::Server>,
+    others: &[&Record],
+    of_server: u64,
+) -> Result<Room, ProgramError> {
+    let total_mib = measure(found)?.memory_mib;
+    let used: u64 = others.iter().map(|record| record.process.memory_mib).sum();
+    let used = used + found.leaked_mib() + of_server;
+    let free = total_mib.saturating_sub(used);
+    let limit = server.and_then(|server| plan.mps.limit_mib(server, number));
+    Ok(Room {
+        free_mib: limit.map_or(free, |limit| limit.min(free)),
+        total_mib,
+    })
+}
+
+/// The memory that a registered program may have.
+///
+/// # Errors
+/// Its device is gone.
+pub fn room_of(
+    store: &Store,
+    plan: &Plan,
+    server: Option<&mps::Server>,
+    process: &Process,
+) -> Result<Room, ProgramError> {
+    let node = store.node()?;
+    let (found, number) = take(store.root(), &node, plan, server)?;
+    let present = processes::present(store.root())?;
+    let others = others(&found, &present, Some(process));
+    room((&found, number), plan, server, &others, 0)
+}
+
+/// A program on its device.
+pub struct Started {
+    /// The registered process.
+    pub process: Process,
+    /// Its role in MPS.
+    pub role: Role,
+    /// The device.
+    pub size: Size,
+    /// The multiprocessors that it may use.
+    pub multiprocessors: u32,
+}
+
+/// Takes a device and memory on it.
+///
+/// # Errors
+/// As a CUDA program would fail.
+pub fn start(
+    store: &Store,
+    plan: &Plan,
+    server: Option<&mps::Server>,
+) -> Result<Started, ProgramError> {
     let root = store.root();
     // Locked, so that no instance is created or destroyed until the process is registered.
     let lock = store.lock()?;
@@ -370,10 +464,7 @@ fn start(
     let (found, number) = take(root, &node, plan, server)?;
     let size = measure(&found)?;
     let present = processes::present(root)?;
-    let others: Vec<&Record> = present
-        .iter()
-        .filter(|record| found.shares_with(&record.process))
-        .collect();
+    let others = others(&found, &present, None);
     if !admitted(&found, &others, server) {
         return Err(ProgramError::Unavailable(format!(
             "compute mode of {}",
@@ -386,45 +477,62 @@ fn start(
         !known.any(|record| record.role == Role::Server && record.process.pid == server.pid)
     });
     let of_server = new_server.map_or(0, |_| SERVER_MEMORY_MIB);
-    let used: u64 = others.iter().map(|record| record.process.memory_mib).sum();
-    let used = used + found.leaked_mib() + of_server;
-    let free = size.memory_mib.saturating_sub(used);
-    let limit = server.and_then(|server| plan.mps.limit_mib(server, number));
-    let free_mib = limit.map_or(free, |limit| limit.min(free));
+    let Room {
+        free_mib,
+        total_mib,
+    } = room((&found, number), plan, server, &others, of_server)?;
     if plan.memory_mib > free_mib {
         return Err(ProgramError::OutOfMemory {
             device: size.uuid,
             asked_mib: plan.memory_mib,
             free_mib,
-            total_mib: size.memory_mib,
+            total_mib,
         });
     }
     if let Some(server) = new_server {
         process(server.pid, mps::SERVER, &found, of_server, Pattern::Idle)?
             .register_as(root, Role::Server)?;
     }
-    let pid = std::process::id();
     let process = process(
-        pid,
+        std::process::id(),
         &plan.name,
         &found,
         plan.memory_mib,
         plan.pattern.clone(),
     )?;
-    process.register_as(root, server.map_or(Role::Alone, |it| Role::Client(it.pid)))?;
+    let role = server.map_or(Role::Alone, |it| Role::Client(it.pid));
+    process.register_as(root, role)?;
     drop(lock);
     let multiprocessors = match server {
         Some(server) => plan.mps.multiprocessors(server, size.multiprocessors),
         None => size.multiprocessors,
     };
-    let mut line = format!(
-        "device=\"{}\" uuid={} memory_mib={} sms={} holding_mib={} pid={pid}",
-        size.name, size.uuid, size.memory_mib, multiprocessors, plan.memory_mib
-    );
-    if let Some(server) = server {
-        line.push_str(&format!(" mps_server={}", server.pid));
+    Ok(Started {
+        process,
+        role,
+        size,
+        multiprocessors,
+    })
+}
+
+impl Started {
+    /// The line with the result.
+    fn line(&self) -> String {
+        let Started {
+            process,
+            role,
+            size,
+            multiprocessors,
+        } = self;
+        let mut line = format!(
+            "device=\"{}\" uuid={} memory_mib={} sms={multiprocessors} holding_mib={} pid={}",
+            size.name, size.uuid, size.memory_mib, process.memory_mib, process.pid
+        );
+        if let Role::Client(server) = role {
+            line.push_str(&format!(" mps_server={server}"));
+        }
+        line
     }
-    Ok((process, line))
 }
 
 /// Runs the program: takes the device, passes the result to `report`, and runs until its time is over or SIGTERM,
@@ -446,8 +554,9 @@ pub fn run(
     signals.thread_block()?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
     let server = mps.as_ref().map(Connection::server);
-    let (process, line) = start(store, plan, server)?;
-    report(&line);
+    let started = start(store, plan, server)?;
+    report(&started.line());
+    let process = started.process;
     let end = plan.time.map(|time| Instant::now() + time);
     let signal = wait(&signals, end, || {
         if let Some(mps) = &mps {

@@ -27,3 +27,5 @@ pub mod shared;
 pub mod store;
 pub mod symbols;
 pub mod tree;
+
+pub use session::root;

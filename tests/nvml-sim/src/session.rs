@@ -37,8 +37,9 @@ fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
     mutex.lock().unwrap_or_else(|held| held.into_inner())
 }
 
-/// ROOT: `$NVML_SIM_ROOT`, or the parent of the folder from which the library was loaded.
-pub(crate) fn root() -> Option<PathBuf> {
+/// ROOT: `$NVML_SIM_ROOT`, or the parent of the folder from which the library was loaded that has this code.
+#[must_use]
+pub fn root() -> Option<PathBuf> {
     if let Some(root) = std::env::var_os("NVML_SIM_ROOT").filter(|root| !root.is_empty()) {
         return Some(root.into());
     }

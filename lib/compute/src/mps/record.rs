@@ -1,4 +1,4 @@
-//! What was measured of MPS. No field has a pid, a path, or the name of a user or host.
+//! What was measured of MPS. No measurement has a pid, a UUID, or the name of a user or host.
 
 use std::collections::BTreeMap;
 
@@ -144,12 +144,10 @@ pub struct SecondUser {
 pub struct After {
     /// Whether the control daemon took the command and ended it in time; None for an event without a command.
     pub answered: Option<bool>,
-    /// The victim's computation.
-    pub victim: Result<Computed, Failure>,
-    /// The neighbour's computation.
-    pub neighbour: Result<Computed, Failure>,
-    /// A kernel of the neighbour afterwards.
-    pub neighbour_again: Result<(), Failure>,
+    /// The victim's computation and a kernel after it, or its fault.
+    pub victim: Result<(), Failure>,
+    /// The neighbour's computation and a kernel after it.
+    pub neighbour: Result<(), Failure>,
     /// A client that starts while both still run.
     pub newcomer: Result<(), Failure>,
     /// A client that starts after both ended.

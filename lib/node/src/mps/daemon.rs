@@ -446,7 +446,7 @@ impl ControlDaemon {
     }
 
     /// Sends commands, one on each line; returns the output.
-    fn ask(&self, commands: &str) -> Result<String, MpsError> {
+    pub fn ask(&self, commands: &str) -> Result<String, MpsError> {
         let mut text = commands.to_owned();
         if !text.ends_with('\n') {
             text.push('\n');

@@ -343,6 +343,14 @@ impl Daemon {
                 self.server(pid)?.1.status = (*status).to_owned();
                 Ok(String::new())
             }
+            ["standin", "fault", pid] => {
+                let (_, server) = self.server(pid)?;
+                server.status = "FAULT".to_owned();
+                for mut stream in server.clients.iter().filter_map(|client| client.stream.as_ref()) {
+                    let _ = writeln!(stream, "{}", mps::FAULT);
+                }
+                Ok(String::new())
+            }
             [command, ..] => bail!("Unknown command \"{command}\""),
         }
     }

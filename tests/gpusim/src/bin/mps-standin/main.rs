@@ -8,6 +8,7 @@
 //! ```text
 //! standin client SERVER PID...       these processes have become clients
 //! standin status SERVER FAULT        until its last client has gone
+//! standin fault SERVER               the same, and its clients are told
 //! ```
 //!
 //! `gpusim run` connects as CUDA does: see [`gpusim::mps`]. A server is started for it if there is none; a daemon

@@ -1,0 +1,443 @@
+//! The process's use of CUDA, after `cuInit`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpusim::mps::{Connection, MpsError, Server, Settings};
+use gpusim::program::{self, Plan, ProgramError, Size};
+use nvidia_ml::pattern::Pattern;
+use nvidia_ml::processes::{self, BEAT, Process, Role};
+use nvidia_ml::store::Store;
+
+use crate::lies::Lies;
+
+const MIB: u64 = 1 << 20;
+/// The time of a kernel of 20,000 rounds on the whole device.
+const KERNEL: Duration = Duration::from_micros(250);
+/// How long a process is busy after its last kernel.
+const BUSY: Duration = Duration::from_millis(150);
+/// How often a process that waits for kernels looks at its connection.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// An error number of `CUresult`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub i32);
+
+/// The error numbers with their names, of cuda.h.
+pub const NAMES: [(i32, &std::ffi::CStr); 16] = [
+    (1, c"CUDA_ERROR_INVALID_VALUE"),
+    (2, c"CUDA_ERROR_OUT_OF_MEMORY"),
+    (3, c"CUDA_ERROR_NOT_INITIALIZED"),
+    (46, c"CUDA_ERROR_DEVICE_UNAVAILABLE"),
+    (100, c"CUDA_ERROR_NO_DEVICE"),
+    (201, c"CUDA_ERROR_INVALID_CONTEXT"),
+    (700, c"CUDA_ERROR_ILLEGAL_ADDRESS"),
+    (719, c"CUDA_ERROR_LAUNCH_FAILED"),
+    (801, c"CUDA_ERROR_NOT_SUPPORTED"),
+    (802, c"CUDA_ERROR_SYSTEM_NOT_READY"),
+    (805, c"CUDA_ERROR_MPS_CONNECTION_FAILED"),
+    (806, c"CUDA_ERROR_MPS_RPC_FAILURE"),
+    (807, c"CUDA_ERROR_MPS_SERVER_NOT_READY"),
+    (810, c"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
+    (500, c"CUDA_ERROR_NOT_FOUND"),
+    (999, c"CUDA_ERROR_UNKNOWN"),
+];
+
+impl From<ProgramError> for Code {
+    fn from(error: ProgramError) -> Code {
+        Code(match error {
+            ProgramError::NoDevice(_) => 100,
+            ProgramError::OutOfMemory { .. } => 2,
+            ProgramError::Unavailable(_) => 46,
+            ProgramError::Mps(error) => error.number().into(),
+            ProgramError::Store(_) | ProgramError::Signals(_) | ProgramError::NoProc => 999,
+        })
+    }
+}
+
+/// A kernel of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Computes for a number of rounds.
+    Burn,
+    /// Writes the multiprocessor of each block.
+    Place,
+    /// Writes to an address without memory.
+    Fault,
+}
+
+/// The process after `cuInit`.
+pub struct Session {
+    store: Store,
+    lies: Lies,
+    plan: Plan,
+    mps: Option<Connection>,
+    /// The device.
+    pub size: Size,
+    context: Option<Context>,
+}
+
+struct Context {
+    life: Arc<Mutex<Life>>,
+    /// Bytes by address.
+    memory: BTreeMap<u64, u64>,
+    last_address: u64,
+    /// The time of the kernels that were launched.
+    queued: Duration,
+    /// The error that the context has.
+    broken: Option<Code>,
+    /// The most clients that its server had.
+    neighbours: usize,
+}
+
+/// The process on NVML's list.
+struct Life {
+    process: Process,
+    role: Role,
+    /// The end of its last kernel.
+    busy_since: Instant,
+}
+
+impl Session {
+    /// Starts CUDA: connects to MPS, and finds the device.
+    pub fn start() -> Result<Session, Code> {
+        let root = nvidia_ml::root().ok_or(Code(999))?;
+        let store = Store::open(&root).map_err(|_| Code(999))?;
+        let lies = Lies::of(&root);
+        for (lie, code) in [("no_device", 100), ("not_ready", 802)] {
+            if lies.has(lie) {
+                return Err(Code(code));
+            }
+        }
+        let settings = Settings::from_environment();
+        let mut settings = settings.map_err(|error| Code(error.number().into()))?;
+        if lies.has("outside") {
+            settings.pipe = None;
+        }
+        let is_root = nix::unistd::getuid().is_root();
+        if settings.pipe.is_some() && lies.has("one_user") && !is_root {
+            return Err(Code(805));
+        }
+        let mps =
+            Connection::open(&settings).map_err(|error| Code(error.number().into()))?;
+        if settings.pipe.is_some() && mps.is_none() && lies.has("no_fallback") {
+            return Err(Code(805));
+        }
+        let plan = Plan {
+            visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
+            memory_mib: 0,
+            time: None,
+            pattern: Pattern::Idle,
+            name: "cuda-client".into(),
+            mps: settings,
+        };
+        let mut size = program::look(&store, &plan, mps.as_ref().map(Connection::server))?;
+        if lies.has("memory") {
+            size.memory_mib /= 2;
+        }
+        Ok(Session {
+            store,
+            lies,
+            plan,
+            mps,
+            size,
+            context: None,
+        })
+    }
+
+    /// The server with its limits, as this process takes them.
+    fn server(&self) -> Option<Server> {
+        let mut server = self.mps.as_ref()?.server().clone();
+        let limits = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").unwrap_or_default();
+        if self.lies.has("memory_limit") || self.lies.has("uuid_limit") && limits.contains("GPU-") {
+            server.limits.clear();
+        }
+        let raise = [
+            ("defaults_reach", "get_default_active_thread_percentage".to_owned()),
+            ("at_run_time", format!("get_active_thread_percentage {}", server.pid)),
+        ];
+        for (_, command) in raise.iter().filter(|(lie, _)| self.lies.has(lie)) {
+            let percentage = self.ask(command).and_then(|text| text.trim().parse().ok());
+            server.percentage = server.percentage.max(percentage.unwrap_or_default());
+        }
+        if self.lies.has("stubborn") {
+            server.percentage = server.percentage.min(25.0);
+            let quarter = self.size.memory_mib / 4;
+            for limit in server.limits.values_mut() {
+                *limit = quarter.min(*limit);
+            }
+        }
+        Some(server)
+    }
+
+    fn plan(&self) -> Plan {
+        let mut plan = self.plan.clone();
+        if self.lies.has("memory_limit") {
+            plan.mps.own_limit_mib = None;
+        }
+        if self.lies.has("at_run_time") {
+            plan.mps.own_percentage = None;
+        }
+        plan
+    }
+
+    /// The multiprocessors of this process, unless `lie` says all.
+    pub fn multiprocessors(&self, lie: &str) -> u32 {
+        match self.server() {
+            Some(server) if lie.is_empty() || !self.lies.has(lie) => {
+                self.plan().mps.multiprocessors(&server, self.size.multiprocessors)
+            }
+            _ => self.size.multiprocessors,
+        }
+    }
+
+    /// The compute mode of the GPU.
+    pub fn compute_mode(&self) -> Result<u32, Code> {
+        let node = self.store.node().map_err(|_| Code(999))?;
+        let mut gpus = node.gpus.iter();
+        let own = gpus.find(|gpu| gpu.uuid == self.size.gpu_uuid);
+        own.map(|gpu| gpu.compute_mode).ok_or(Code(100))
+    }
+
+    /// Makes the context: the process is on NVML's list from now on.
+    pub fn make_context(&mut self) -> Result<(), Code> {
+        let started = program::start(&self.store, &self.plan(), self.server().as_ref())?;
+        let life = Arc::new(Mutex::new(Life {
+            process: started.process,
+            role: started.role,
+            busy_since: Instant::now(),
+        }));
+        self.context = Some(Context {
+            life: life.clone(),
+            memory: BTreeMap::new(),
+            last_address: 1 << 32,
+            queued: Duration::ZERO,
+            broken: None,
+            neighbours: 0,
+        });
+        let root = self.store.root().to_owned();
+        std::thread::spawn(move || {
+            loop {
+                sleep(BEAT);
+                let mut life = held(&life);
+                if life.process.pattern == Pattern::Busy && life.busy_since.elapsed() > BUSY {
+                    life.become_(&root, Pattern::Idle);
+                }
+                // The node may have been made again, which ends no program.
+                let _ = life.process.beat(&root);
+            }
+        });
+        Ok(())
+    }
+
+    fn context(&mut self) -> Result<&mut Context, Code> {
+        let context = self.context.as_mut().ok_or(Code(201))?;
+        match context.broken {
+            Some(code) => Err(code),
+            None => Ok(context),
+        }
+    }
+
+    /// Free memory within the limits, and the device's memory, in bytes.
+    pub fn memory(&mut self) -> Result<(u64, u64), Code> {
+        let used: u64 = self.context()?.memory.values().sum();
+        let room = self.room(self.lies.has("free_memory"))?;
+        let free = (room.free_mib * MIB).saturating_sub(used);
+        Ok((free, self.size.memory_mib * MIB))
+    }
+
+    fn room(&self, unlimited: bool) -> Result<program::Room, Code> {
+        let context = self.context.as_ref().ok_or(Code(201))?;
+        let (mut plan, mut server) = (self.plan(), self.server());
+        if unlimited {
+            plan.mps.own_limit_mib = None;
+            server.iter_mut().for_each(|server| server.limits.clear());
+        }
+        if self.lies.has("uuid_limit") && server.as_ref().is_some_and(|it| it.limits.is_empty()) {
+            plan.mps.own_limit_mib = None;
+        }
+        let process = held(&context.life).process.clone();
+        Ok(program::room_of(&self.store, &plan, server.as_ref(), &process)?)
+    }
+
+    /// Allocates bytes, and returns the address.
+    pub fn allocate(&mut self, bytes: u64) -> Result<u64, Code> {
+        self.context()?;
+        let lock = self.store.lock().map_err(|_| Code(999))?;
+        let room = self.room(false)?;
+        let root = self.store.root().to_owned();
+        let context = self.context()?;
+        let used = context.memory.values().sum::<u64>() + bytes;
+        if used.div_ceil(MIB) > room.free_mib {
+            return Err(Code(2));
+        }
+        context.last_address += 1 << 40;
+        context.memory.insert(context.last_address, bytes);
+        let address = context.last_address;
+        held(&context.life).take(&root, used.div_ceil(MIB));
+        drop(lock);
+        Ok(address)
+    }
+
+    /// Frees memory.
+    pub fn free(&mut self, address: u64) -> Result<(), Code> {
+        let root = self.store.root().to_owned();
+        let context = self.context()?;
+        context.memory.remove(&address).ok_or(Code(1))?;
+        let used: u64 = context.memory.values().sum();
+        held(&context.life).take(&root, used.div_ceil(MIB));
+        Ok(())
+    }
+
+    /// Launches a kernel.
+    pub fn launch(&mut self, kernel: Kernel, rounds: u32) -> Result<(), Code> {
+        let share = self.multiprocessors("");
+        let mut time = KERNEL * self.size.multiprocessors / share.max(1);
+        time = time * rounds / 20_000;
+        if self.mps.is_some() && self.lies.has("slow") {
+            time *= 2;
+        }
+        let has_fault = kernel == Kernel::Fault && !self.lies.has("faultless");
+        let root = self.store.root().to_owned();
+        let context = self.context()?;
+        match kernel {
+            Kernel::Burn => {
+                context.queued += time;
+                if rounds > 1000 {
+                    held(&context.life).become_(&root, Pattern::Busy);
+                }
+            }
+            Kernel::Place => {}
+            Kernel::Fault if has_fault => {
+                context.broken = Some(Code(700));
+                self.tell_of_fault();
+            }
+            Kernel::Fault => {}
+        }
+        Ok(())
+    }
+
+    /// As the server notices a client's fault.
+    fn tell_of_fault(&self) {
+        if let Some(mps) = &self.mps {
+            self.ask(&format!("standin fault {}", mps.server().pid));
+        }
+    }
+
+    /// Sends the control daemon a command, and returns its answer.
+    fn ask(&self, command: &str) -> Option<String> {
+        let socket = self.plan.mps.pipe.as_ref()?.join("control_privileged");
+        let mut stream = UnixStream::connect(socket).ok()?;
+        writeln!(stream, "{command}").ok()?;
+        let mut answer = Vec::new();
+        BufReader::new(stream).read_until(0, &mut answer).ok()?;
+        String::from_utf8(answer).ok().map(|text| text.replace('\0', ""))
+    }
+
+    /// Waits for the kernels.
+    pub fn wait(&mut self) -> Result<(), Code> {
+        let turns = self.turns()?;
+        let context = self.context()?;
+        let time = std::mem::take(&mut context.queued) * turns;
+        let begun = Instant::now();
+        loop {
+            if let Err(code) = self.look() {
+                self.context()?.broken = Some(code);
+                return Err(code);
+            }
+            match time.saturating_sub(begun.elapsed()) {
+                Duration::ZERO => break,
+                left => sleep(left.min(LOOK)),
+            }
+        }
+        held(&self.context()?.life).busy_since = Instant::now();
+        Ok(())
+    }
+
+    /// How many processes without MPS take turns on the device.
+    fn turns(&mut self) -> Result<u32, Code> {
+        let own = held(&self.context()?.life).process.clone();
+        if self.mps.is_some() || self.lies.has("no_turns") {
+            return Ok(1);
+        }
+        let present = processes::present(self.store.root()).map_err(|_| Code(999))?;
+        let others = present.iter().filter(|record| {
+            let other = &record.process;
+            record.role == Role::Alone
+                && other.pid != own.pid
+                && other.pattern == Pattern::Busy
+                && (&other.gpu_uuid, other.instance) == (&own.gpu_uuid, own.instance)
+        });
+        Ok(1 + others.count() as u32)
+    }
+
+    /// Whether MPS still serves the process.
+    fn look(&mut self) -> Result<(), Code> {
+        let Some(mps) = &self.mps else {
+            return Ok(());
+        };
+        match mps.check() {
+            Err(MpsError::Terminated) if self.lies.has("survives_terminate") => {}
+            Err(MpsError::Ended(_)) if self.lies.has("survives_server") => {}
+            Err(MpsError::Fault) if self.lies.has("contained") => {}
+            Err(error) => return Err(Code(error.number().into())),
+            Ok(()) => {}
+        }
+        if self.lies.has("dies_with_daemon")
+            && let Some(pipe) = &self.plan.mps.pipe
+            && UnixStream::connect(pipe.join("control")).is_err()
+        {
+            return Err(Code(806));
+        }
+        if self.lies.has("killed_disturbs") {
+            let role = Role::Client(mps.server().pid);
+            let present = processes::present(self.store.root()).map_err(|_| Code(999))?;
+            let clients = present.iter().filter(|record| record.role == role).count();
+            let context = self.context()?;
+            if clients < context.neighbours {
+                return Err(Code(719));
+            }
+            context.neighbours = clients;
+        }
+        Ok(())
+    }
+
+    /// The multiprocessors on which blocks run, one for each block.
+    pub fn places(&self, blocks: &mut [u32]) {
+        let count = self.multiprocessors("blocks");
+        for (block, place) in blocks.iter_mut().zip((0..count).cycle()) {
+            *block = place;
+        }
+    }
+}
+
+impl Life {
+    /// Registers further memory.
+    fn take(&mut self, root: &std::path::Path, memory_mib: u64) {
+        self.process.memory_mib = memory_mib;
+        // The node may have been made again, which ends no program.
+        let _ = self.process.register_as(root, self.role);
+    }
+
+    /// Registers another activity from now on.
+    fn become_(&mut self, root: &std::path::Path, pattern: Pattern) {
+        self.busy_since = Instant::now();
+        if self.process.pattern == pattern {
+            return;
+        }
+        let old = self.process.clone();
+        self.process.pattern = pattern;
+        self.process.began_us = processes::now_us();
+        // Registered first: it is always on the list.
+        let _ = self.process.register_as(root, self.role);
+        let _ = old.remove(root);
+    }
+}
+
+fn held(life: &Mutex<Life>) -> MutexGuard<'_, Life> {
+    life.lock().unwrap_or_else(PoisonError::into_inner)
+}
