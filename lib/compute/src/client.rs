@@ -85,6 +85,8 @@ impl Client {
             .args(&program.arguments)
             .env_clear()
             .env("PATH", PATH)
+            // The driver would write the compiled program to the user's home.
+            .env("CUDA_CACHE_DISABLE", "1")
             .envs(std::env::var_os(LIBRARIES).map(|value| (LIBRARIES, value)))
             .envs(&setting.variables)
             .current_dir("/")
@@ -191,7 +193,11 @@ impl Client {
     pub fn start_computing(&mut self, time: Duration) -> Result<(), Failure> {
         let started = self.ask(&Order::Compute(time.as_secs_f64()));
         // A client that failed gives no second answer; `finish` then waits no longer than for any other.
-        self.computing = if started.is_ok() { time } else { Duration::ZERO };
+        self.computing = if started.is_ok() {
+            time
+        } else {
+            Duration::ZERO
+        };
         started
     }
 

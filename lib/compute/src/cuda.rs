@@ -11,8 +11,6 @@ use crate::order::Failure;
 
 /// The program for the GPU, with the zero byte that `cuModuleLoadData` looks for.
 const PROGRAM: &str = concat!(include_str!("kernels.ptx"), "\0");
-/// `CUDA_ERROR_OUT_OF_MEMORY`
-const OUT_OF_MEMORY: c_int = 2;
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`
 const MULTIPROCESSOR_AFFINITY: c_int = 0;
 
@@ -117,16 +115,18 @@ impl Driver {
         Ok(version)
     }
 
-    /// The devices that this process sees, in CUDA's order.
-    pub fn devices(&self) -> Result<Vec<Device>, Failure> {
+    /// The number of devices that this process sees.
+    pub fn count(&self) -> Result<i32, Failure> {
         let mut count = 0;
         call!(self, cuDeviceGetCount, &raw mut count => *mut c_int)?;
-        let device = |number| {
-            let mut device = 0;
-            call!(self, cuDeviceGet, &raw mut device => *mut c_int, number => c_int)?;
-            Ok(Device(device))
-        };
-        (0..count).map(device).collect()
+        Ok(count)
+    }
+
+    /// A device by CUDA's number.
+    pub fn device(&self, number: i32) -> Result<Device, Failure> {
+        let mut device = 0;
+        call!(self, cuDeviceGet, &raw mut device => *mut c_int, number => c_int)?;
+        Ok(Device(device))
     }
 
     /// The name of a device.
@@ -200,14 +200,11 @@ impl Driver {
         Ok(kernels)
     }
 
-    /// Memory of the device, never managed memory; None if there is too little.
-    pub fn allocate(&self, bytes: usize) -> Result<Option<Memory>, Failure> {
+    /// Memory of the device, never managed memory.
+    pub fn allocate(&self, bytes: usize) -> Result<Memory, Failure> {
         let mut address = 0;
-        match call!(self, cuMemAlloc_v2, &raw mut address => *mut u64, bytes => usize) {
-            Ok(()) => Ok(Some(Memory(address))),
-            Err(failure) if failure.code() == Some(OUT_OF_MEMORY) => Ok(None),
-            Err(failure) => Err(failure),
-        }
+        call!(self, cuMemAlloc_v2, &raw mut address => *mut u64, bytes => usize)?;
+        Ok(Memory(address))
     }
 
     /// Frees memory.

@@ -15,6 +15,8 @@ use crate::cuda::{Attribute, Device, Driver, Grid, Kernel, Memory};
 use crate::order::{self, Begun, Computed, Failure, Largest, Opened, Order, Seen};
 
 const MIB: usize = 1 << 20;
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+const OUT_OF_MEMORY: i32 = 2;
 /// What allocations are counted in.
 const PIECE: usize = 2 * MIB;
 /// Blocks and threads of a computation: enough to fill every GPU several times.
@@ -52,17 +54,14 @@ pub fn serve() -> io::Result<()> {
     };
     for line in io::stdin().lock().lines() {
         let order: Order = serde_json::from_str(&line?)?;
-        if let Order::Compute(seconds) = order {
+        if matches!(order, Order::Compute(_)) {
             let begun = worker.warm_up().and_then(answer);
-            let is_begun = begun.is_ok();
             say(&begun)?;
-            if !is_begun {
+            if begun.is_err() {
                 continue;
             }
-            say(&worker.compute(seconds).and_then(answer))?;
-        } else {
-            say(&worker.obey(order))?;
         }
+        say(&worker.obey(order))?;
     }
     Ok(())
 }
@@ -104,26 +103,22 @@ impl Worker {
 
     /// The driver, started at the first order that needs it.
     fn driver(&mut self) -> Result<&Driver, Failure> {
-        if self.driver.is_none() {
-            self.driver = Some(Driver::start()?);
-        }
-        self.started()
-    }
-
-    fn started(&self) -> Result<&Driver, Failure> {
-        let missing = || Failure::Process("an order came before its context".into());
-        self.driver.as_ref().ok_or_else(missing)
+        let started = match self.driver.take() {
+            Some(started) => started,
+            None => Driver::start()?,
+        };
+        Ok(self.driver.insert(started))
     }
 
     fn context(&self) -> Result<(&Driver, &Context), Failure> {
-        let driver = self.started()?;
-        let missing = || Failure::Process("an order came before its context".into());
-        Ok((driver, self.context.as_ref().ok_or_else(missing)?))
+        let both = self.driver.as_ref().zip(self.context.as_ref());
+        both.ok_or_else(|| Failure::Process("an order came before its context".into()))
     }
 
     fn look(&mut self) -> Result<Seen, Failure> {
         let driver = self.driver()?;
-        let seen = |device| {
+        let seen = |number| {
+            let device = driver.device(number)?;
             Ok(order::Device {
                 name: driver.name(device)?,
                 uuid: driver.uuid(device)?,
@@ -132,7 +127,7 @@ impl Worker {
                 compute_mode: driver.attribute(device, Attribute::ComputeMode)?,
             })
         };
-        let devices = driver.devices()?.into_iter().map(seen);
+        let devices = (0..driver.count()?).map(seen);
         Ok(Seen {
             devices: devices.collect::<Result<_, Failure>>()?,
             cuda: driver.version()?,
@@ -142,21 +137,12 @@ impl Worker {
     fn begin(&mut self) -> Result<Begun, Failure> {
         let begun = Instant::now();
         let driver = self.driver()?;
-        let no_device = || Failure::Cuda {
-            call: "cuDeviceGetCount".into(),
-            code: 100,
-            name: "CUDA_ERROR_NO_DEVICE".into(),
-        };
-        let device = driver.devices()?.into_iter().next().ok_or_else(no_device)?;
+        let device = driver.device(0)?;
         driver.make_context(device)?;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         let [burn, place, fault] = driver.kernels([c"burn", c"place", c"fault"])?;
         let room = WHOLE.blocks as usize * size_of::<u32>();
-        let scratch = driver.allocate(room)?.ok_or_else(|| Failure::Cuda {
-            call: "cuMemAlloc_v2".into(),
-            code: 2,
-            name: "CUDA_ERROR_OUT_OF_MEMORY".into(),
-        })?;
+        let scratch = driver.allocate(room)?;
         let (free, total) = driver.free_memory()?;
         let answer = Begun {
             ms,
@@ -191,7 +177,7 @@ impl Worker {
         let (mut fits, mut fails) = (0, total / PIECE + 1);
         while fails - fits > 1 {
             let middle = usize::midpoint(fits, fails);
-            match driver.allocate(middle * PIECE)? {
+            match fitting(driver, middle * PIECE)? {
                 None => fails = middle,
                 Some(memory) => {
                     fits = middle;
@@ -203,7 +189,7 @@ impl Worker {
         while size >= PIECE {
             // Never more than the device has.
             let memory = match held + size <= total {
-                true => driver.allocate(size)?,
+                true => fitting(driver, size)?,
                 false => None,
             };
             match memory {
@@ -225,12 +211,7 @@ impl Worker {
 
     fn hold(&self, mib: u64) -> Result<(), Failure> {
         let (driver, _) = self.context()?;
-        let memory = driver.allocate(mib as usize * MIB)?;
-        memory.map(|_| ()).ok_or_else(|| Failure::Cuda {
-            call: "cuMemAlloc_v2".into(),
-            code: 2,
-            name: "CUDA_ERROR_OUT_OF_MEMORY".into(),
-        })
+        driver.allocate(mib as usize * MIB).map(drop)
     }
 
     /// Runs a batch: the first launch loads the code, and the device is busy from now on.
@@ -272,6 +253,14 @@ impl Worker {
         let (driver, context) = self.context()?;
         driver.launch(context.burn, WHOLE, context.scratch, 10)?;
         driver.wait()
+    }
+}
+
+/// Memory; None if there is too little.
+fn fitting(driver: &Driver, bytes: usize) -> Result<Option<Memory>, Failure> {
+    match driver.allocate(bytes) {
+        Err(failure) if failure.code() == Some(OUT_OF_MEMORY) => Ok(None),
+        other => other.map(Some),
     }
 }
 

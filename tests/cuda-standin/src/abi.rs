@@ -76,8 +76,8 @@ pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
 /// See [`cuGetErrorName`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, number: c_int) -> c_int {
-    // SAFETY: the caller's pointer.
     with(|_| match number {
+        // SAFETY: the caller's pointer.
         0 => unsafe { put(device, 0) },
         _ => Err(Code(1)),
     })

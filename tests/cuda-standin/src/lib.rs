@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub mod abi;
 pub mod lies;
+mod life;
 mod session;
 
 /// Installs the newest built library near the running program as ROOT/lib/libcuda.so.1. Programs with ROOT/lib in

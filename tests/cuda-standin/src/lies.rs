@@ -7,26 +7,44 @@ use std::path::Path;
 /// The names of the falsified answers, and what they change.
 pub const LIES: [(&str, &str); 23] = [
     ("no_device", "CUDA's start finds no device (100)"),
-    ("not_ready", "CUDA's start fails: the system is not ready (802)"),
+    (
+        "not_ready",
+        "CUDA's start fails: the system is not ready (802)",
+    ),
     ("memory", "the device has half of its memory"),
     ("no_turns", "processes without MPS do not take turns"),
     ("defaults_reach", "raised defaults reach a running server"),
     ("at_run_time", "raised limits reach running clients"),
-    ("multiprocessors", "the attribute is that of the whole device"),
+    (
+        "multiprocessors",
+        "the attribute is that of the whole device",
+    ),
     ("affinity", "the context says all multiprocessors"),
     ("blocks", "blocks run on all multiprocessors"),
     ("free_memory", "the limit is not in the free memory"),
     ("memory_limit", "the memory limit does not hold"),
-    ("uuid_limit", "a limit for an unknown UUID ends all memory limits"),
+    (
+        "uuid_limit",
+        "a limit for an unknown UUID ends all memory limits",
+    ),
     ("stubborn", "no client has more than a quarter"),
     ("slow", "computations under MPS take twice as long"),
     ("contained", "a neighbour does not notice a fault"),
     ("faultless", "an illegal address is no error"),
     ("survives_terminate", "a terminated client goes on"),
-    ("survives_server", "a client does not notice the end of its server"),
+    (
+        "survives_server",
+        "a client does not notice the end of its server",
+    ),
     ("dies_with_daemon", "a client ends with the control daemon"),
-    ("killed_disturbs", "SIGKILL of a client is a fault for the others"),
-    ("no_fallback", "without a control daemon CUDA does not start (805)"),
+    (
+        "killed_disturbs",
+        "SIGKILL of a client is a fault for the others",
+    ),
+    (
+        "no_fallback",
+        "without a control daemon CUDA does not start (805)",
+    ),
     ("outside", "no process is a client of MPS"),
     ("one_user", "MPS refuses users besides root (805)"),
 ];

@@ -3,23 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpusim::mps::{Connection, MpsError, Server, Settings};
 use gpusim::program::{self, Plan, ProgramError, Size};
 use nvidia_ml::pattern::Pattern;
-use nvidia_ml::processes::{self, BEAT, Process, Role};
+use nvidia_ml::processes::{self, Role};
 use nvidia_ml::store::Store;
 
 use crate::lies::Lies;
+use crate::life::Life;
 
 const MIB: u64 = 1 << 20;
 /// The time of a kernel of 20,000 rounds on the whole device.
 const KERNEL: Duration = Duration::from_micros(250);
-/// How long a process is busy after its last kernel.
-const BUSY: Duration = Duration::from_millis(150);
 /// How often a process that waits for kernels looks at its connection.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -82,7 +80,7 @@ pub struct Session {
 }
 
 struct Context {
-    life: Arc<Mutex<Life>>,
+    life: Life,
     /// Bytes by address.
     memory: BTreeMap<u64, u64>,
     last_address: u64,
@@ -92,14 +90,6 @@ struct Context {
     broken: Option<Code>,
     /// The most clients that its server had.
     neighbours: usize,
-}
-
-/// The process on NVML's list.
-struct Life {
-    process: Process,
-    role: Role,
-    /// The end of its last kernel.
-    busy_since: Instant,
 }
 
 impl Session {
@@ -122,8 +112,7 @@ impl Session {
         if settings.pipe.is_some() && lies.has("one_user") && !is_root {
             return Err(Code(805));
         }
-        let mps =
-            Connection::open(&settings).map_err(|error| Code(error.number().into()))?;
+        let mps = Connection::open(&settings).map_err(|error| Code(error.number().into()))?;
         if settings.pipe.is_some() && mps.is_none() && lies.has("no_fallback") {
             return Err(Code(805));
         }
@@ -153,12 +142,20 @@ impl Session {
     fn server(&self) -> Option<Server> {
         let mut server = self.mps.as_ref()?.server().clone();
         let limits = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").unwrap_or_default();
-        if self.lies.has("memory_limit") || self.lies.has("uuid_limit") && limits.contains("GPU-") {
+        if self.lies.has("memory_limit")
+            || self.lies.has("uuid_limit") && limits.contains("GPU-0000")
+        {
             server.limits.clear();
         }
         let raise = [
-            ("defaults_reach", "get_default_active_thread_percentage".to_owned()),
-            ("at_run_time", format!("get_active_thread_percentage {}", server.pid)),
+            (
+                "defaults_reach",
+                "get_default_active_thread_percentage".to_owned(),
+            ),
+            (
+                "at_run_time",
+                format!("get_active_thread_percentage {}", server.pid),
+            ),
         ];
         for (_, command) in raise.iter().filter(|(lie, _)| self.lies.has(lie)) {
             let percentage = self.ask(command).and_then(|text| text.trim().parse().ok());
@@ -177,7 +174,7 @@ impl Session {
     fn plan(&self) -> Plan {
         let mut plan = self.plan.clone();
         if self.lies.has("memory_limit") {
-            plan.mps.own_limit_mib = None;
+            plan.mps.own_limits.clear();
         }
         if self.lies.has("at_run_time") {
             plan.mps.own_percentage = None;
@@ -188,9 +185,10 @@ impl Session {
     /// The multiprocessors of this process, unless `lie` says all.
     pub fn multiprocessors(&self, lie: &str) -> u32 {
         match self.server() {
-            Some(server) if lie.is_empty() || !self.lies.has(lie) => {
-                self.plan().mps.multiprocessors(&server, self.size.multiprocessors)
-            }
+            Some(server) if lie.is_empty() || !self.lies.has(lie) => self
+                .plan()
+                .mps
+                .multiprocessors(&server, self.size.multiprocessors),
             _ => self.size.multiprocessors,
         }
     }
@@ -206,30 +204,13 @@ impl Session {
     /// Makes the context: the process is on NVML's list from now on.
     pub fn make_context(&mut self) -> Result<(), Code> {
         let started = program::start(&self.store, &self.plan(), self.server().as_ref())?;
-        let life = Arc::new(Mutex::new(Life {
-            process: started.process,
-            role: started.role,
-            busy_since: Instant::now(),
-        }));
         self.context = Some(Context {
-            life: life.clone(),
+            life: Life::begin(self.store.root(), started.process, started.role),
             memory: BTreeMap::new(),
             last_address: 1 << 32,
             queued: Duration::ZERO,
             broken: None,
             neighbours: 0,
-        });
-        let root = self.store.root().to_owned();
-        std::thread::spawn(move || {
-            loop {
-                sleep(BEAT);
-                let mut life = held(&life);
-                if life.process.pattern == Pattern::Busy && life.busy_since.elapsed() > BUSY {
-                    life.become_(&root, Pattern::Idle);
-                }
-                // The node may have been made again, which ends no program.
-                let _ = life.process.beat(&root);
-            }
         });
         Ok(())
     }
@@ -254,14 +235,19 @@ impl Session {
         let context = self.context.as_ref().ok_or(Code(201))?;
         let (mut plan, mut server) = (self.plan(), self.server());
         if unlimited {
-            plan.mps.own_limit_mib = None;
+            plan.mps.own_limits.clear();
             server.iter_mut().for_each(|server| server.limits.clear());
         }
         if self.lies.has("uuid_limit") && server.as_ref().is_some_and(|it| it.limits.is_empty()) {
-            plan.mps.own_limit_mib = None;
+            plan.mps.own_limits.clear();
         }
-        let process = held(&context.life).process.clone();
-        Ok(program::room_of(&self.store, &plan, server.as_ref(), &process)?)
+        let process = context.life.process();
+        Ok(program::room_of(
+            &self.store,
+            &plan,
+            server.as_ref(),
+            &process,
+        )?)
     }
 
     /// Allocates bytes, and returns the address.
@@ -269,7 +255,6 @@ impl Session {
         self.context()?;
         let lock = self.store.lock().map_err(|_| Code(999))?;
         let room = self.room(false)?;
-        let root = self.store.root().to_owned();
         let context = self.context()?;
         let used = context.memory.values().sum::<u64>() + bytes;
         if used.div_ceil(MIB) > room.free_mib {
@@ -278,18 +263,17 @@ impl Session {
         context.last_address += 1 << 40;
         context.memory.insert(context.last_address, bytes);
         let address = context.last_address;
-        held(&context.life).take(&root, used.div_ceil(MIB));
+        context.life.take(used.div_ceil(MIB));
         drop(lock);
         Ok(address)
     }
 
     /// Frees memory.
     pub fn free(&mut self, address: u64) -> Result<(), Code> {
-        let root = self.store.root().to_owned();
         let context = self.context()?;
         context.memory.remove(&address).ok_or(Code(1))?;
         let used: u64 = context.memory.values().sum();
-        held(&context.life).take(&root, used.div_ceil(MIB));
+        context.life.take(used.div_ceil(MIB));
         Ok(())
     }
 
@@ -302,14 +286,11 @@ impl Session {
             time *= 2;
         }
         let has_fault = kernel == Kernel::Fault && !self.lies.has("faultless");
-        let root = self.store.root().to_owned();
         let context = self.context()?;
         match kernel {
             Kernel::Burn => {
                 context.queued += time;
-                if rounds > 1000 {
-                    held(&context.life).become_(&root, Pattern::Busy);
-                }
+                context.life.work();
             }
             Kernel::Place => {}
             Kernel::Fault if has_fault => {
@@ -335,7 +316,9 @@ impl Session {
         writeln!(stream, "{command}").ok()?;
         let mut answer = Vec::new();
         BufReader::new(stream).read_until(0, &mut answer).ok()?;
-        String::from_utf8(answer).ok().map(|text| text.replace('\0', ""))
+        String::from_utf8(answer)
+            .ok()
+            .map(|text| text.replace('\0', ""))
     }
 
     /// Waits for the kernels.
@@ -354,13 +337,15 @@ impl Session {
                 left => sleep(left.min(LOOK)),
             }
         }
-        held(&self.context()?.life).busy_since = Instant::now();
+        if !time.is_zero() {
+            self.context()?.life.work();
+        }
         Ok(())
     }
 
     /// How many processes without MPS take turns on the device.
     fn turns(&mut self) -> Result<u32, Code> {
-        let own = held(&self.context()?.life).process.clone();
+        let own = self.context()?.life.process();
         if self.mps.is_some() || self.lies.has("no_turns") {
             return Ok(1);
         }
@@ -413,31 +398,4 @@ impl Session {
             *block = place;
         }
     }
-}
-
-impl Life {
-    /// Registers further memory.
-    fn take(&mut self, root: &std::path::Path, memory_mib: u64) {
-        self.process.memory_mib = memory_mib;
-        // The node may have been made again, which ends no program.
-        let _ = self.process.register_as(root, self.role);
-    }
-
-    /// Registers another activity from now on.
-    fn become_(&mut self, root: &std::path::Path, pattern: Pattern) {
-        self.busy_since = Instant::now();
-        if self.process.pattern == pattern {
-            return;
-        }
-        let old = self.process.clone();
-        self.process.pattern = pattern;
-        self.process.began_us = processes::now_us();
-        // Registered first: it is always on the list.
-        let _ = self.process.register_as(root, self.role);
-        let _ = old.remove(root);
-    }
-}
-
-fn held(life: &Mutex<Life>) -> MutexGuard<'_, Life> {
-    life.lock().unwrap_or_else(PoisonError::into_inner)
 }

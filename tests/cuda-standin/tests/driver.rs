@@ -52,7 +52,10 @@ fn a_client_sees_and_uses_its_own_instance() {
     assert_eq!((device.multiprocessors, device.compute_mode), (16, 0));
     assert!(device.name.contains("1g.10gb"), "{}", device.name);
     let free = || admin::destroy(&world.store, &uuid, false).is_ok();
-    assert!(processes::live(world.root()).unwrap().is_empty(), "no context");
+    assert!(
+        processes::live(world.root()).unwrap().is_empty(),
+        "no context"
+    );
 
     let begun = client.begin().unwrap();
     assert_eq!(begun.multiprocessors, 16);
@@ -72,12 +75,18 @@ fn a_client_sees_and_uses_its_own_instance() {
     client.start_computing(MOMENT).unwrap();
     assert_eq!(own().pattern, Pattern::Busy);
     let computed = client.finish().unwrap();
-    assert!(computed.tflops > 0.0 && computed.seconds >= 0.1, "{computed:?}");
+    assert!(
+        computed.tflops > 0.0 && computed.seconds >= 0.1,
+        "{computed:?}"
+    );
     until("the client is idle", || own().pattern == Pattern::Idle);
 
     let fault = client.fault().unwrap_err();
     assert_eq!(fault.code(), Some(700));
-    assert!(fault.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{fault}");
+    assert!(
+        fault.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"),
+        "{fault}"
+    );
     assert_eq!(client.work().unwrap_err().code(), Some(700));
     assert_eq!(client.end(), "status 0");
     assert!(free());
@@ -92,7 +101,10 @@ fn the_time_from_a_kill_to_a_free_instance_is_measured() {
     client.start_computing(Duration::from_secs(60)).unwrap();
     let free = || admin::destroy(&world.store, &uuid, false).is_ok();
     let killed = load::kill(client, Duration::from_secs(60), free);
-    assert!(killed.ended_ms.is_some() && killed.free_ms.is_some(), "{killed:?}");
+    assert!(
+        killed.ended_ms.is_some() && killed.free_ms.is_some(),
+        "{killed:?}"
+    );
 
     let (_, uuid) = instance(&world, "3g.40gb");
     let client = world.client(&Setting::on(&uuid));
@@ -155,10 +167,15 @@ fn a_client_that_ends_or_is_silent_is_said_to() {
         });
         started.join().unwrap()
     });
-    until("the client of a thread ends with it", || processes::start_ticks(pid).is_none());
+    until("the client of a thread ends with it", || {
+        processes::start_ticks(pid).is_none()
+    });
 
     let mut bare = world.client(&Setting::on(&world.gpu()));
-    assert!(matches!(bare.work(), Err(Failure::Process(_))), "no context");
+    assert!(
+        matches!(bare.work(), Err(Failure::Process(_))),
+        "no context"
+    );
     let nowhere = Program {
         path: "/nonexistent".into(),
         arguments: Vec::new(),
@@ -198,7 +215,9 @@ fn a_fenced_client_opens_its_own_instance_and_no_other() {
     };
     let group = |pid: u32| {
         let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        own.contains(&format!("gpufrac-prove-{pid}_slurmstepd.scope/job_0/step_0"))
+        own.contains(&format!(
+            "gpufrac-prove-{pid}_slurmstepd.scope/job_0/step_0"
+        ))
     };
     let pid = {
         let mut client = world.client(&fenced(&own_uuid));
@@ -208,7 +227,11 @@ fn a_fenced_client_opens_its_own_instance_and_no_other() {
             assert!(!client.open(path, false).unwrap().is_denied());
         }
         for path in closed.iter().chain([&second_gpu]) {
-            assert!(client.open(path, false).unwrap().is_denied(), "{}", path.display());
+            assert!(
+                client.open(path, false).unwrap().is_denied(),
+                "{}",
+                path.display()
+            );
         }
         let missing = world.root().join("dev/nvidia7");
         assert!(client.open(&missing, true).unwrap().is_missing());

@@ -94,7 +94,10 @@ fn shares_and_limits_are_measured() {
         assert_eq!(got.affinity, Some(count));
         let limit = total * u64::from(percent) / 100;
         assert!(limit - got.largest.single_mib <= 3, "{got:?}");
-        assert!(limit - got.free_mib <= 1 && got.memory_mib == total, "{got:?}");
+        assert!(
+            limit - got.free_mib <= 1 && got.memory_mib == total,
+            "{got:?}"
+        );
         let part = got.computed.unwrap().tflops / whole;
         assert!(part < 0.9, "a part of the device: {part}");
     }
@@ -112,7 +115,7 @@ fn shares_and_limits_are_measured() {
         assert!(limits[name].is_client, "{name}");
         assert_eq!(most(name).0, 33, "{name}");
     }
-    assert_eq!(most("of_another_uuid").1, 50);
+    assert_eq!((most("of_another_uuid").1, most("by_uuid").1), (50, 25));
     assert_eq!(code(&limits["no_limit"].got), Some(1));
     assert_eq!(most("without_mps"), (132, 100));
     assert!(!limits["without_mps"].is_client);
@@ -120,7 +123,11 @@ fn shares_and_limits_are_measured() {
     let raised = measured(&record.one_server.raised);
     let parts = [&raised.before, &raised.defaults, &raised.server];
     let parts = parts.map(|got| got.as_ref().unwrap().blocks_on);
-    assert_eq!(parts, [33, 33, 66], "only a running server's own limits count");
+    assert_eq!(
+        parts,
+        [33, 33, 66],
+        "only a running server's own limits count"
+    );
     assert_eq!(raised.before_again.as_ref().unwrap().0, 33);
 
     let second = measured(&record.one_server.second_user);
@@ -156,12 +163,19 @@ fn events_are_measured() {
     assert_eq!(shut_down.newcomers_are_clients, [true, true]);
     let orphaned = measured(&servers.killed_daemon);
     assert_eq!(codes(orphaned), none);
-    assert_eq!(orphaned.newcomers_are_clients, [false, false], "without MPS");
+    assert_eq!(
+        orphaned.newcomers_are_clients,
+        [false, false],
+        "without MPS"
+    );
     assert_eq!(orphaned.daemon[0], State::Ended { servers: true });
     let quit = measured(&servers.quit_in_time);
     assert_eq!(quit.answered, Some(true));
     assert_eq!(codes(quit)[..2], [Some(806); 2]);
-    assert_eq!(quit.daemon, [(); 2].map(|()| State::Ended { servers: false }));
+    assert_eq!(
+        quit.daemon,
+        [(); 2].map(|()| State::Ended { servers: false })
+    );
     let patient = measured(&servers.quit);
     assert_eq!((patient.answered, codes(patient)), (Some(false), none));
 }
@@ -169,10 +183,17 @@ fn events_are_measured() {
 #[test]
 fn a_server_for_each_user_lets_the_second_one_wait() {
     let world = World::new("A30-24");
-    let record = record(&world, "{}", |step| [0, 15].contains(&step));
-    let second = measured(&record.server_per_user.second_user);
+    let record = record(&world, "{}", |step| step == 0 || step >= 12);
+    let servers = &record.server_per_user;
+    let second = measured(&servers.second_user);
     assert_eq!(second.beside, Err(Failure::Silent { seconds: 0 }));
     assert_eq!(second.after, Some(Ok(())));
+    let half = measured(&servers.shares).half.as_ref().unwrap();
+    assert_eq!(half.blocks_on, 28);
+    assert_eq!(codes(measured(&servers.terminated))[0], Some(810));
+    assert_eq!(measured(&servers.quit).answered, Some(false));
+    let text = serde_json::to_string(servers).unwrap();
+    assert!(!text.contains("not_measured"), "{text}");
     let reason = "the run was stopped".to_owned();
     assert_eq!(record.one_server.shares, Outcome::NotMeasured(reason));
 }
@@ -213,9 +234,21 @@ const SHARES: &[Case] = &[
         1,
         &["/one_server/shares/measured/half/Ok/multiprocessors"],
     ),
-    lie("affinity", 1, &["/one_server/shares/measured/quarter/Ok/affinity"]),
-    lie("blocks", 1, &["/one_server/shares/measured/quarter/Ok/blocks_on"]),
-    lie("free_memory", 1, &["/one_server/shares/measured/quarter/Ok/free_mib"]),
+    lie(
+        "affinity",
+        1,
+        &["/one_server/shares/measured/quarter/Ok/affinity"],
+    ),
+    lie(
+        "blocks",
+        1,
+        &["/one_server/shares/measured/quarter/Ok/blocks_on"],
+    ),
+    lie(
+        "free_memory",
+        1,
+        &["/one_server/shares/measured/quarter/Ok/free_mib"],
+    ),
     lie(
         "memory_limit",
         1,
@@ -224,7 +257,11 @@ const SHARES: &[Case] = &[
             "/one_server/shares/measured/half/Ok/largest/pieces_mib",
         ],
     ),
-    lie("outside", 1, &["/one_server/shares/measured/half/Ok/blocks_on"]),
+    lie(
+        "outside",
+        1,
+        &["/one_server/shares/measured/half/Ok/blocks_on"],
+    ),
 ];
 
 const LIMITS: &[Case] = &[
@@ -239,9 +276,21 @@ const LIMITS: &[Case] = &[
         &["/one_server/limits/measured/without_variables/is_client"],
     ),
     lie("stubborn", 3, &["/one_server/raised/measured/server/Ok"]),
-    lie("defaults_reach", 3, &["/one_server/raised/measured/defaults/Ok"]),
-    lie("at_run_time", 3, &["/one_server/raised/measured/before_again/Ok"]),
-    lie("multiprocessors", 3, &["/one_server/raised/measured/before/Ok"]),
+    lie(
+        "defaults_reach",
+        3,
+        &["/one_server/raised/measured/defaults/Ok"],
+    ),
+    lie(
+        "at_run_time",
+        3,
+        &["/one_server/raised/measured/before_again/Ok"],
+    ),
+    lie(
+        "multiprocessors",
+        3,
+        &["/one_server/raised/measured/before/Ok"],
+    ),
     lie("one_user", 4, &["/one_server/second_user/measured/beside"]),
     options(r#"{"multiuser": false}"#, 4, &["/one_server/second_user"]),
     lie(
@@ -255,11 +304,7 @@ const LIMITS: &[Case] = &[
 ];
 
 const EVENTS: &[Case] = &[
-    lie(
-        "contained",
-        5,
-        &["/one_server/fault/measured/neighbour"],
-    ),
+    lie("contained", 5, &["/one_server/fault/measured/neighbour"]),
     lie(
         "faultless",
         5,
@@ -269,14 +314,26 @@ const EVENTS: &[Case] = &[
             "/one_server/fault/measured/daemon",
         ],
     ),
-    lie("survives_terminate", 6, &["/one_server/terminated/measured/victim"]),
+    lie(
+        "survives_terminate",
+        6,
+        &["/one_server/terminated/measured/victim"],
+    ),
     options(
         r#"{"hang": ["terminate_client"]}"#,
         6,
         &["/one_server/terminated/measured/answered"],
     ),
-    lie("killed_disturbs", 7, &["/one_server/killed/measured/neighbour"]),
-    lie("survives_server", 8, &["/one_server/shut_down/measured/neighbour"]),
+    lie(
+        "killed_disturbs",
+        7,
+        &["/one_server/killed/measured/neighbour"],
+    ),
+    lie(
+        "survives_server",
+        8,
+        &["/one_server/shut_down/measured/neighbour"],
+    ),
     options(
         r#"{"hang": ["shutdown_server"]}"#,
         8,
@@ -326,7 +383,10 @@ fn each_is_told(cases: &[Case]) {
             truth = Some((case.step, of(case, &[], "{}")));
         }
         let (_, truth) = truth.as_ref().unwrap();
-        let lies: Vec<&str> = [case.lie].into_iter().filter(|lie| !lie.is_empty()).collect();
+        let lies: Vec<&str> = [case.lie]
+            .into_iter()
+            .filter(|lie| !lie.is_empty())
+            .collect();
         let falsified = of(case, &lies, case.options);
         for place in case.changes {
             let [true_value, false_value] = [truth, &falsified].map(|it| it.pointer(place));

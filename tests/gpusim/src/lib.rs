@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod device;
 pub mod memory;
 pub mod mps;
 pub mod program;

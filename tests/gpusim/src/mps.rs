@@ -71,8 +71,8 @@ pub fn parse_limit(text: &str) -> Option<u64> {
 pub struct Settings {
     /// The pipe directory.
     pub pipe: Option<PathBuf>,
-    /// The program's own memory limit on its device, in MiB.
-    pub own_limit_mib: Option<u64>,
+    /// The program's own memory limits in MiB, by number or name of the device.
+    pub own_limits: BTreeMap<String, u64>,
     /// The program's own limit of multiprocessors, in percent.
     pub own_percentage: Option<f64>,
 }
@@ -90,7 +90,7 @@ impl Settings {
         let limits = std::env::var(LIMIT).unwrap_or_default();
         Ok(Settings {
             pipe: Some(pipe.into()),
-            own_limit_mib: limit_of_first(&limits).ok_or(MpsError::Limit(limits))?,
+            own_limits: parse_limits(&limits).ok_or(MpsError::Limit(limits))?,
             own_percentage: std::env::var(PERCENTAGE)
                 .ok()
                 .and_then(|text| text.parse().ok())
@@ -108,30 +108,30 @@ impl Settings {
     /// The smallest limit for the device with the server's number `number`, in MiB.
     #[must_use]
     pub fn limit_mib(&self, server: &Server, number: usize) -> Option<u64> {
-        let by_number = server.limits.get(&number.to_string());
         let name = server.devices.get(number);
-        let by_name = name.and_then(|name| server.limits.get(name));
-        let all = [by_number.copied(), by_name.copied(), self.own_limit_mib];
+        let by_name = |limits: &BTreeMap<String, u64>| limits.get(name?).copied();
+        let all = [
+            server.limits.get(&number.to_string()).copied(),
+            by_name(&server.limits),
+            // The program uses its device 0 alone.
+            self.own_limits.get("0").copied(),
+            by_name(&self.own_limits),
+        ];
         all.into_iter().flatten().min()
     }
 }
 
-/// The limit of device 0, the only one that the program uses; the outer None if the text is not a list of limits.
-fn limit_of_first(text: &str) -> Option<Option<u64>> {
-    let mut found = None;
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (number, limit) = part.split_once('=')?;
-        let limit = parse_limit(limit.trim())?;
-        let number = number.trim();
-        // The UUID of another device: the program's own is always limited by number here.
-        if number.starts_with("GPU-") || number.starts_with("MIG-") {
-            continue;
-        }
-        if number.parse::<u32>().ok()? == 0 {
-            found = Some(limit);
-        }
-    }
-    Some(found)
+/// The limits by number or UUID of the device; None if the text is not a list of limits.
+fn parse_limits(text: &str) -> Option<BTreeMap<String, u64>> {
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    let limits = parts.map(|part| {
+        let (device, limit) = part.split_once('=')?;
+        let device = device.trim();
+        let is_uuid = device.starts_with("GPU-") || device.starts_with("MIG-");
+        let is_device = is_uuid || device.parse::<u32>().is_ok();
+        is_device.then_some((device.to_owned(), parse_limit(limit.trim())?))
+    });
+    limits.collect()
 }
 
 /// A server, as the daemon describes it to a client.
@@ -227,14 +227,19 @@ mod tests {
 
     #[test]
     fn limits_are_read() {
-        assert_eq!(limit_of_first(""), Some(None));
-        assert_eq!(limit_of_first("0=2G"), Some(Some(2048)));
-        assert_eq!(limit_of_first("1=1G,0=500M"), Some(Some(500)));
-        for other in ["1=1G", "GPU-1=1G"] {
-            assert_eq!(limit_of_first(other), Some(None));
-        }
+        let read = |text| {
+            let limits: Vec<_> = parse_limits(text)?.into_iter().collect();
+            Some(limits)
+        };
+        let limit = |device: &str, mib| (device.to_owned(), mib);
+        assert_eq!(read(""), Some(Vec::new()));
+        assert_eq!(read("0=2G"), Some(vec![limit("0", 2048)]));
+        assert_eq!(
+            read("1=1G,GPU-2=500M"),
+            Some(vec![limit("1", 1024), limit("GPU-2", 500)])
+        );
         for wrong in ["2G", "0=", "0=x", "x=1G", "0=1T"] {
-            assert_eq!(limit_of_first(wrong), None, "{wrong}");
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 }

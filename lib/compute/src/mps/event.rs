@@ -81,11 +81,7 @@ pub fn after(stage: &Stage<'_>, event: Event) -> Result<After, String> {
 }
 
 /// Returns whether the daemon answered, if it was asked.
-fn happen(
-    event: Event,
-    daemon: &Daemon<'_>,
-    victim: &mut Client,
-) -> Result<Option<bool>, String> {
+fn happen(event: Event, daemon: &Daemon<'_>, victim: &mut Client) -> Result<Option<bool>, String> {
     let to_servers = |command: &dyn Fn(i32) -> String| {
         let servers = daemon.servers();
         let taken = servers.iter().all(|pid| daemon.takes(&command(*pid)));

@@ -61,13 +61,20 @@ pub fn unusual(stage: &Stage<'_>) -> Result<BTreeMap<String, Limited>, String> {
                 .with(PERCENTAGE, "100")
                 .with(MEMORY, format!("0={all}M")),
         ),
+        ("by_uuid", {
+            let (device, mib) = (stage.plan.device, stage.share_mib(25));
+            quarter().with(MEMORY, format!("{device}={mib}M"))
+        }),
         ("of_another_number", quarter().with(MEMORY, "1=1024M")),
         (
             "of_another_uuid",
             quarter().with(MEMORY, format!("{NO_GPU}=1024M")),
         ),
         ("no_limit", quarter().with(MEMORY, "nonsense")),
-        ("device_by_number", quarter().with("CUDA_VISIBLE_DEVICES", "0")),
+        (
+            "device_by_number",
+            quarter().with("CUDA_VISIBLE_DEVICES", "0"),
+        ),
         ("without_mps", Setting::on(stage.plan.device)),
     ];
     let measured = settings.into_iter().map(|(name, setting)| {

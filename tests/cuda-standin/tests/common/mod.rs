@@ -34,7 +34,10 @@ impl World {
         let store = admin::init(root, &gpus, false, "570.172.08", &library).unwrap();
         cuda_standin::install(root).unwrap();
         // A copy that other users can run.
-        copy(Path::new(env!("CARGO_BIN_EXE_cuda-client")), &root.join("cuda-client"));
+        copy(
+            Path::new(env!("CARGO_BIN_EXE_cuda-client")),
+            &root.join("cuda-client"),
+        );
         World { folder, store }
     }
 
@@ -70,5 +73,12 @@ impl World {
 
 /// Another process copies, so that a child process of another test does not keep the file open for writing.
 pub fn copy(from: &Path, to: &Path) {
-    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg(from)
+            .arg(to)
+            .status()
+            .unwrap()
+            .success()
+    );
 }

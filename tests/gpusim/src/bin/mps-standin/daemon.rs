@@ -346,7 +346,11 @@ impl Daemon {
             ["standin", "fault", pid] => {
                 let (_, server) = self.server(pid)?;
                 server.status = "FAULT".to_owned();
-                for mut stream in server.clients.iter().filter_map(|client| client.stream.as_ref()) {
+                for mut stream in server
+                    .clients
+                    .iter()
+                    .filter_map(|client| client.stream.as_ref())
+                {
                     let _ = writeln!(stream, "{}", mps::FAULT);
                 }
                 Ok(String::new())
