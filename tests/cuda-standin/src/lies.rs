@@ -12,7 +12,7 @@ pub const LIES: [(&str, &str); 23] = [
         "CUDA's start fails: the system is not ready (802)",
     ),
     ("memory", "the device has half of its memory"),
-    ("no_turns", "processes without MPS do not take turns"),
+    ("turns", "a process beside another is twenty times as slow"),
     ("defaults_reach", "raised defaults reach a running server"),
     ("at_run_time", "raised limits reach running clients"),
     (
@@ -28,7 +28,7 @@ pub const LIES: [(&str, &str); 23] = [
         "a limit for an unknown UUID ends all memory limits",
     ),
     ("stubborn", "no client has more than a quarter"),
-    ("slow", "computations under MPS take twice as long"),
+    ("slow", "computations under MPS take twenty times as long"),
     ("contained", "a neighbour does not notice a fault"),
     ("faultless", "an illegal address is no error"),
     ("survives_terminate", "a terminated client goes on"),
