@@ -39,6 +39,10 @@ fn control(world: &World, options: &str) -> PathBuf {
 
 /// Measures the steps whose numbers `wanted` accepts; step 0 is the device without MPS, 1 the shares under one server.
 fn record(world: &World, options: &str, wanted: impl Fn(usize) -> bool) -> Record {
+    paced(world, options, PACE, wanted)
+}
+
+fn paced(world: &World, options: &str, pace: Pace, wanted: impl Fn(usize) -> bool) -> Record {
     let step = Cell::new(0);
     let stop = || !wanted(step.replace(step.get() + 1));
     measure(&Plan {
@@ -46,7 +50,7 @@ fn record(world: &World, options: &str, wanted: impl Fn(usize) -> bool) -> Recor
         control: &control(world, options),
         folder: &world.root().join("prove"),
         device: &world.gpu(),
-        pace: PACE,
+        pace,
         stop: &stop,
     })
 }
@@ -409,9 +413,14 @@ fn a_falsified_end_is_told() {
 #[test]
 fn falsified_speeds_are_told() {
     let world = World::new("H100-80");
+    // Long enough that it does not matter when the second of two processes starts.
+    let pace = Pace {
+        compute: Duration::from_millis(400),
+        ..PACE
+    };
     // Of a client with half of the device, and of a process that takes turns; each as a part of the whole device.
     let speeds = || {
-        let record = record(&world, "{}", |step| step < 2);
+        let record = paced(&world, "{}", pace, |step| step < 2);
         let without = measured(&record.without);
         let shares = measured(&record.one_server.shares);
         let half = shares.half.as_ref().unwrap().computed.unwrap();
