@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::session::{Code, Kernel, NAMES, Session};
+use crate::code::{Code, NAMES};
+use crate::session::{Kernel, Session};
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`
 const ATTRIBUTES: [c_int; 2] = [16, 20];

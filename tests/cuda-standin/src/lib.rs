@@ -16,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub mod abi;
+mod code;
 pub mod lies;
 mod life;
 mod session;
