@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use nvml_wrapper::error::NvmlError as WrapperError;
 
 /// NVML's return codes, by the names of nvml.h without `NVML_ERROR_`.
-pub(crate) mod codes {
+pub mod codes {
+    #![allow(missing_docs, reason = "nvml.h describes them")]
+
     pub const SUCCESS: u32 = 0;
     pub const UNINITIALIZED: u32 = 1;
     pub const INVALID_ARGUMENT: u32 = 2;
@@ -199,7 +201,8 @@ pub(super) fn code_of(error: &WrapperError) -> u32 {
     }
 }
 
-fn code_name(code: u32) -> &'static str {
+/// A word for a return code; `error` for one that nvml.h does not have.
+pub fn code_name(code: u32) -> &'static str {
     match code {
         codes::UNINITIALIZED => "not initialised",
         codes::INVALID_ARGUMENT => "invalid argument",

@@ -274,7 +274,7 @@ impl Gpu<'_> {
         }
     }
 
-    fn ci_info(
+    pub(crate) fn ci_info(
         &self,
         ci: ffi::nvmlComputeInstance_t,
     ) -> Result<ffi::nvmlComputeInstanceInfo_t, NvmlError> {
@@ -470,7 +470,7 @@ fn gone_is_fine(result: Result<(), NvmlError>) -> Result<(), NvmlError> {
 }
 
 /// `NVML_COMPUTE_INSTANCE_PROFILE_*` of the compute instance that fills a GPU instance.
-fn ci_profile_enum(compute_slices: u8) -> u32 {
+pub fn ci_profile_enum(compute_slices: u8) -> u32 {
     match compute_slices {
         1 => ffi::NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE,
         2 => ffi::NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE,

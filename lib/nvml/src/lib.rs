@@ -6,6 +6,7 @@
 mod error;
 mod geometry;
 mod instances;
+pub mod single;
 pub mod telemetry;
 
 use std::cell::OnceCell;
@@ -19,9 +20,9 @@ pub use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings as ffi;
 
-pub use error::{ErrorClass, NvmlError};
-use error::{code_of, codes};
-pub use instances::{ComputeInstance, Instance, MigHandle, NewInstance, Standing};
+use error::code_of;
+pub use error::{ErrorClass, NvmlError, code_name, codes};
+pub use instances::{ComputeInstance, Instance, MigHandle, NewInstance, Standing, ci_profile_enum};
 
 /// A session with NVML. Close it soon: with some drivers an open session makes the destruction of an instance fail.
 pub struct Session {
@@ -288,6 +289,11 @@ impl<'s> Gpu<'s> {
     /// Whether NVML is started.
     pub fn is_started(&self) -> bool {
         self.session.is_started()
+    }
+
+    /// The session.
+    pub fn session(&self) -> &'s Session {
+        self.session
     }
 
     fn device(&self) -> Result<Device<'s>, NvmlError> {

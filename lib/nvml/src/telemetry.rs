@@ -2,6 +2,7 @@
 //! handle of an instance.
 
 use gpufrac_core::fraction::MemoryMib;
+use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError as WrapperError;
@@ -80,10 +81,8 @@ impl<'s> Gpu<'s> {
     /// The processes with a compute context, without MPS clients; the server of these clients is in the list. On a
     /// GPU in MIG mode root sees the processes of all instances.
     pub fn processes_but_clients(&self) -> Result<Vec<Process>, NvmlError> {
-        let device = self.device()?;
-        let own = whole_list(|| device.running_compute_processes());
-        let own = own.map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))?;
-        Ok(own.iter().map(|p| process(p, false)).collect())
+        compute_processes(&self.device()?)
+            .map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))
     }
 
     /// The processes with a compute context, and the MPS clients.
@@ -158,6 +157,12 @@ impl<'s> Gpu<'s> {
             .map(|rates| rates.gpu)
             .map_err(|e| self.failed("nvmlDeviceGetUtilizationRates", &e))
     }
+}
+
+/// The processes with a compute context on a GPU or a MIG device.
+pub(crate) fn compute_processes(device: &Device<'_>) -> Result<Vec<Process>, WrapperError> {
+    let own = whole_list(|| device.running_compute_processes())?;
+    Ok(own.iter().map(|p| process(p, false)).collect())
 }
 
 /// Reads a list again if it grew between the call for its length and the call for its content. This is common where

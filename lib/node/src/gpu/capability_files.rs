@@ -73,6 +73,18 @@ impl Opens {
     }
 }
 
+/// The lines of a capability's file in /proc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declared {
+    /// `DeviceFileMinor`.
+    pub minor: u32,
+    /// `DeviceFileMode`.
+    pub mode: u32,
+    /// `DeviceFileModify`: with 1 nvidia-modprobe creates and changes the device node; other numbers are gpufrac's
+    /// marks.
+    pub modify: u32,
+}
+
 /// The instance that has the ids of a lease's instance now, by the driver's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
@@ -174,6 +186,24 @@ impl Caps {
             .iter()
             .map(|name| name.strip_prefix("gi")?.parse().ok());
         ids.collect()
+    }
+
+    /// The folder of an instance's capability; without `ci` that of the GPU instance.
+    pub fn folder_of(&self, gpu: DeviceMinor, gi: u32, ci: Option<u32>) -> PathBuf {
+        let gi = format!("proc/driver/nvidia/capabilities/gpu{gpu}/mig/gi{gi}");
+        let of_gi = self.root.join(gi);
+        ci.map_or(of_gi.clone(), |ci| of_gi.join(format!("ci{ci}")))
+    }
+
+    /// The lines of an instance's capability; None if there is no such file, or a line is missing.
+    pub fn declared(&self, gpu: DeviceMinor, gi: u32, ci: Option<u32>) -> Option<Declared> {
+        let folder = RootDir::open(&self.folder_of(gpu, gi, ci)).ok()?;
+        let text = folder.read("access").ok()??;
+        Some(Declared {
+            minor: field(&text, "DeviceFileMinor")?,
+            mode: field(&text, "DeviceFileMode")?,
+            modify: field(&text, "DeviceFileModify")?,
+        })
     }
 
     /// The instance that has these ids now: the lease's, or another one that was made at the same place after the
