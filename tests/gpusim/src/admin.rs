@@ -11,6 +11,7 @@ use nvidia_ml::manners::Manners;
 use nvidia_ml::model::{MODELS, Model};
 use nvidia_ml::node::{Gpu, GpuInstance, MigDeviceBy, Node};
 use nvidia_ml::processes;
+use nvidia_ml::recorded;
 use nvidia_ml::store::{Store, StoreError};
 
 /// The reasons why a node cannot be changed.
@@ -41,6 +42,9 @@ pub enum AdminError {
         /// The error of the system.
         source: io::Error,
     },
+    /// Not a file of `gpufrac prove`.
+    #[error("{} is no file of `gpufrac prove` that this program can read", .0.display())]
+    Recorded(PathBuf),
     /// There is no GPU with this index.
     #[error("there is no GPU {0} on this node")]
     Gpu(usize),
@@ -275,6 +279,54 @@ pub fn set_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
     store.update(change).map_err(refused("setting manners"))
 }
 
+/// Reads a file of `gpufrac prove`.
+///
+/// # Errors
+/// There is no such file, or it is of another format.
+pub fn recorded(path: &Path) -> Result<recorded::File, AdminError> {
+    let text = fs::read_to_string(path).map_err(|source| AdminError::Library {
+        path: path.to_owned(),
+        source,
+    })?;
+    recorded::File::parse(&text).ok_or_else(|| AdminError::Recorded(path.to_owned()))
+}
+
+/// Gives all GPUs the answers and times of a recorded driver.
+///
+/// # Errors
+/// The file system fails.
+pub fn be_like(store: &Store, file: &recorded::File) -> Result<(), AdminError> {
+    let change = |node: &mut Node| {
+        let recorded = file.of_gpu();
+        node.manners.random_uuids = !recorded.same_uuids;
+        for gpu in &mut node.gpus {
+            gpu.recorded = Some(recorded.clone());
+        }
+        Ok(())
+    };
+    store.update(change).map_err(refused("setting up"))?;
+    Ok(store.disturb(|all| file.disturb(all))?)
+}
+
+/// Ends the wrong answers of the driver.
+///
+/// # Errors
+/// The file system fails.
+pub fn be_true(store: &Store) -> Result<(), AdminError> {
+    let change = |node: &mut Node| {
+        if node.gpus.iter().any(|gpu| gpu.falsified.is_some()) {
+            // Falsehoods may have set them.
+            node.manners = Manners::default();
+            node.mig_device_by = MigDeviceBy::default();
+        }
+        for gpu in &mut node.gpus {
+            gpu.falsified = None;
+        }
+        Ok(())
+    };
+    store.update(change).map_err(refused("setting up"))
+}
+
 /// Resets a GPU.
 ///
 /// # Errors
@@ -364,7 +416,7 @@ pub fn create(
     compute: bool,
 ) -> Result<(u32, Option<String>), AdminError> {
     let node = store.node()?;
-    let geometry = gpu(&node, index)?.model().geometry();
+    let geometry = gpu(&node, index)?.geometry();
     let profiles = geometry.map_or(&[][..], |geometry| &geometry.profiles);
     let wanted = profile.trim_start_matches("MIG ");
     let found = profiles

@@ -13,12 +13,16 @@ use clap::{Parser, Subcommand};
 use gpusim::{admin, mps, program, show};
 use nvidia_ml::code::Code;
 use nvidia_ml::disturb::{self, Disturbances, Rule, What};
+use nvidia_ml::falsify;
 use nvidia_ml::journal;
 use nvidia_ml::latency::{Change, Latency, TABLE};
 use nvidia_ml::node::MigDeviceBy;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::store::Store;
 use nvidia_ml::symbols::{self, FUNCTIONS};
+
+/// Version of the driver, unless one is given.
+const DRIVER: &str = "570.172.08";
 
 /// Simulated GPUs: set up, show, disturb; and a fake CUDA program.
 #[derive(Parser)]
@@ -36,14 +40,17 @@ enum Command {
     /// Make a node, in place of one that was there.
     Init {
         /// MODEL or MODEL:COUNT, such as H100-80:2, with :mig behind for MIG mode; repeat for other models.
-        #[arg(long = "gpu", required = true, num_args = 1..)]
+        #[arg(long = "gpu", required_unless_present = "like", num_args = 1..)]
         gpus: Vec<String>,
+        /// A file of `gpufrac prove`: the model, the driver and its answers and times are those of the file [default: one GPU].
+        #[arg(long)]
+        like: Option<PathBuf>,
         /// Switch MIG mode on, on every GPU that has it.
         #[arg(long)]
         mig: bool,
         /// Driver version that NVML reports.
-        #[arg(long, default_value = "570.172.08")]
-        driver: String,
+        #[arg(long)]
+        driver: Option<String>,
         /// The way from a compute instance to its MIG device: `info`, nvmlComputeInstanceGetInfo_v2; `name`, the
         /// name MIG-GPU-UUID/GI/CI; `walk`, nothing but a walk over all.
         #[arg(long, default_value = "info", value_parser = ["info", "name", "walk"])]
@@ -105,13 +112,18 @@ enum Command {
         #[command(subcommand)]
         what: LatencyCommand,
     },
+    /// Let the driver give one wrong answer, for programs that measure drivers.
+    Falsify {
+        /// The answer; without it their names are printed.
+        name: Option<String>,
+    },
     /// Let GPM, utilisation rates and processes' utilisation tell of no activity.
     DeadTelemetry {
         /// on or off.
         #[arg(value_parser = ["on", "off"])]
         state: String,
     },
-    /// End all faults, delays, counting and dead telemetry. Latencies stay: they are how the driver is.
+    /// End all faults, delays, counting, falsehoods and dead telemetry. Latencies stay: they are how the driver is.
     Clear,
     /// Print how often each function was called since counting began.
     Calls {
@@ -427,6 +439,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout();
     if let Command::Init {
         gpus,
+        like,
         mig,
         driver,
         mig_device_by,
@@ -434,10 +447,20 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         lib,
     } = &arguments.command
     {
+        let like = like.as_deref().map(admin::recorded).transpose()?;
+        let recorded_model = like.as_ref().and_then(|file| file.head.model.clone());
+        let gpus = match (gpus.is_empty(), recorded_model) {
+            (true, Some(model)) => vec![model],
+            (true, None) => bail!("the file names no model; name one with --gpu"),
+            (false, _) => gpus.clone(),
+        };
         let mut parsed = Vec::new();
-        for text in gpus {
+        for text in &gpus {
             parsed.extend(admin::parse_gpus(text)?);
         }
+        let recorded_driver = like.as_ref().map(|file| file.head.driver.clone());
+        let driver = driver.clone().or(recorded_driver);
+        let driver = driver.as_deref().unwrap_or(DRIVER);
         let library = match lib {
             Some(path) => path.clone(),
             None => admin::built_library()?,
@@ -450,6 +473,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         };
         admin::mig_device_by(&store, by)?;
         admin::set_manners(&store, manners)?;
+        if let Some(file) = like {
+            admin::be_like(&store, &file)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let store =
@@ -489,17 +515,30 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             gpu,
         } => add_rule(&store, &call, gpu, nth, count, What::Delay(ms))?,
         Command::Latency { what } => latency(&store, what, &mut out)?,
-        Command::Clear => store.disturb(|all| {
-            *all = Disturbances {
-                latencies: all.latencies.take(),
-                ..Disturbances::default()
-            };
-        })?,
+        Command::Clear => {
+            admin::be_true(&store)?;
+            store.disturb(|all| {
+                *all = Disturbances {
+                    latencies: all.latencies.take(),
+                    ..Disturbances::default()
+                };
+            })?;
+        }
         Command::Calls { start, job, pid } => match (start, job, pid) {
             (true, ..) => begin_to_count(&store)?,
             (false, None, None) => print_counts(&store, &mut out)?,
             (false, job, pid) => print_calls_of(&store, job, pid, &mut out)?,
         },
+        Command::Falsify { name: Some(name) } => {
+            if !falsify::falsify(&store, &name)? {
+                bail!("there is no falsehood `{name}`; `gpusim falsify` lists them");
+            }
+        }
+        Command::Falsify { name: None } => {
+            for falsehood in falsify::FALSEHOODS {
+                writeln!(out, "{}", falsehood.name)?;
+            }
+        }
         Command::DeadTelemetry { state } => {
             store.disturb(|all| all.dead_telemetry = state == "on")?;
         }

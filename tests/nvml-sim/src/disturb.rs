@@ -55,6 +55,8 @@ pub enum What {
     Fail(u32),
     /// The call does its work and returns this code nevertheless.
     FailAfter(u32),
+    /// The call answers the second code instead of the first.
+    Instead(u32, u32),
     /// The caller is killed before the call does anything.
     Kill,
     /// The caller is killed after the call has done its work.
@@ -74,6 +76,8 @@ pub struct Effect {
     pub fail: Option<Code>,
     /// Return this after the work.
     pub fail_after: Option<Code>,
+    /// Return the second code instead of the first.
+    pub instead: Option<(u32, u32)>,
     /// Kill the caller before the work.
     pub kill: bool,
     /// Kill the caller after the work.
@@ -132,6 +136,7 @@ impl Disturbances {
                 What::FailAfter(code) => {
                     effect.fail_after = effect.fail_after.or(Some(Code(code)));
                 }
+                What::Instead(own, other) => effect.instead = Some((own, other)),
                 What::Kill => effect.kill = true,
                 What::KillAfter => effect.kill_after = true,
             }

@@ -7,9 +7,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::code::{Answer, Code};
+use crate::falsify;
 use crate::geometry::{ComputeProfile, Engines, Geometry, GpuProfile};
 use crate::manners::Manners;
 use crate::model::Model;
+use crate::recorded::Recorded;
 
 /// All GPUs of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +87,12 @@ pub struct Gpu {
     /// Memory in use without a process, in MiB, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
+    /// The wrong answer of its driver, one of [`falsify::FALSEHOODS`].
+    #[serde(default)]
+    pub falsified: Option<String>,
+    /// The driver whose answers it gives.
+    #[serde(default)]
+    pub recorded: Option<Recorded>,
     /// When MIG mode was last switched off, in microseconds since 1970.
     #[serde(default)]
     pub mig_off_us: u64,
@@ -196,6 +204,8 @@ impl Node {
                 compute_mode: compute_mode::DEFAULT,
                 accounting: false,
                 leaked_mib: 0,
+                falsified: None,
+                recorded: None,
                 mig_off_us: 0,
                 swapped: index % 2 == 1,
                 instances: Vec::new(),
@@ -349,12 +359,18 @@ impl Gpu {
         Model::find(&self.model).expect("the store refuses unknown models")
     }
 
+    /// The MIG tables; None without MIG.
+    #[must_use]
+    pub fn geometry(&self) -> Option<&'static Geometry> {
+        falsify::tables(self).or_else(|| self.model().geometry())
+    }
+
     /// The MIG tables, if MIG mode is on.
     ///
     /// # Errors
     /// NOT_SUPPORTED if MIG mode is off.
     pub fn mig_geometry(&self) -> Answer<&'static Geometry> {
-        let geometry = self.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        let geometry = self.geometry().ok_or(Code::NOT_SUPPORTED)?;
         if self.mig {
             Ok(geometry)
         } else {
@@ -377,7 +393,7 @@ impl Gpu {
     /// # Errors
     /// UNKNOWN if the state names a profile that the model does not have.
     pub fn profile_of(&self, instance: &GpuInstance) -> Answer<&'static GpuProfile> {
-        let geometry = self.model().geometry().ok_or(Code::UNKNOWN)?;
+        let geometry = self.geometry().ok_or(Code::UNKNOWN)?;
         geometry.profile(instance.profile).ok_or(Code::UNKNOWN)
     }
 
@@ -386,7 +402,7 @@ impl Gpu {
     /// # Errors
     /// UNKNOWN if the state names a profile that the model does not have.
     pub fn compute_profiles(&self, instance: &GpuInstance) -> Answer<Vec<ComputeProfile>> {
-        let geometry = self.model().geometry().ok_or(Code::UNKNOWN)?;
+        let geometry = self.geometry().ok_or(Code::UNKNOWN)?;
         Ok(geometry.compute_profiles(self.profile_of(instance)?))
     }
 
@@ -424,6 +440,9 @@ impl Gpu {
             .instances
             .iter()
             .all(|other| disjoint(start, profile.size, other.start, other.size));
+        if falsify::has_room(self) {
+            return true;
+        }
         if !free {
             return false;
         }
@@ -466,7 +485,14 @@ impl Gpu {
     fn instance_id(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> u32 {
         let all = geometry.memory_slices;
         let swap = if self.swapped { all / 2 } else { 0 };
-        all / profile.size - 1 + (start + swap) % all / profile.size
+        let by_place = all / profile.size - 1 + (start + swap) % all / profile.size;
+        let recorded = self.recorded.as_ref();
+        let id = recorded.and_then(|it| it.id_at(profile.id, start));
+        let id = id.unwrap_or(by_place);
+        match falsify::has_room(self) {
+            true => (id..).find(|id| self.instance(*id).is_none()).unwrap_or(id),
+            false => id,
+        }
     }
 
     /// The number of further instances of a profile that could be created now.

@@ -240,7 +240,7 @@ impl Call {
     /// creates a GPU instance.
     fn place(&self, handle: usize, number: Option<u32>) -> Option<Place> {
         let of = |index: usize, gpu: &Gpu, profile: Option<u32>| {
-            let profile = profile.and_then(|id| gpu.model().geometry()?.profile(id));
+            let profile = profile.and_then(|id| gpu.geometry()?.profile(id));
             let profile = profile.map(|profile| profile.name);
             Some(Place {
                 gpu: index,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::code::{Answer, Code};
 use crate::disturb::{self, Disturbances};
+use crate::falsify;
 use crate::journal::JOURNAL;
 use crate::latency::Place;
 use crate::model::Model;
@@ -288,6 +289,7 @@ impl Store {
         let before = self.node()?;
         let mut node = Node::clone(&before);
         let answer = change(&mut node)?;
+        falsify::state(&mut node);
         let unfinished = self.words.word(NODE).load(Ordering::Acquire) % 2 == 1;
         if node != *before || unfinished {
             self.write(&lock, NODE, "node.json", &node, |node| {

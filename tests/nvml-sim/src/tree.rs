@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::falsify;
 use crate::node::{Gpu, Node};
 use crate::store::StoreError;
 
@@ -196,19 +197,22 @@ pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
         file(&root.join(pci).join("information"), &text, 0o444)?;
     }
     for capability in [Capability::Config, Capability::Monitor] {
-        declare(root, capability)?;
+        declare(root, None, capability)?;
         modprobe(root, capability)?;
     }
     follow(root, node)
 }
 
 /// Writes a capability's file, if it does not exist.
-fn declare(root: &Path, capability: Capability) -> Result<(), StoreError> {
+fn declare(root: &Path, gpu: Option<&Gpu>, capability: Capability) -> Result<(), StoreError> {
     let path = capability.file(root);
     if path.exists() {
         return Ok(());
     }
-    let (minor, mode) = (capability.minor(), capability.mode());
+    let (mut minor, mut mode) = (capability.minor(), capability.mode());
+    if let Some(gpu) = gpu {
+        falsify::capability(gpu, &mut minor, &mut mode);
+    }
     let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n");
     file(&path, &text, mode)
 }
@@ -248,7 +252,8 @@ fn follow_gpu(root: &Path, gpu: &Gpu) -> Result<(), StoreError> {
         .collect();
     remove_others(&mig, "gi", &wanted)?;
     for instance in &gpu.instances {
-        declare(root, Capability::GpuInstance(gpu.minor, instance.id))?;
+        let capability = Capability::GpuInstance(gpu.minor, instance.id);
+        declare(root, Some(gpu), capability)?;
         let wanted: BTreeSet<String> = instance
             .compute
             .iter()
@@ -257,7 +262,7 @@ fn follow_gpu(root: &Path, gpu: &Gpu) -> Result<(), StoreError> {
         remove_others(&mig.join(format!("gi{}", instance.id)), "ci", &wanted)?;
         for compute in &instance.compute {
             let capability = Capability::ComputeInstance(gpu.minor, instance.id, compute.id);
-            declare(root, capability)?;
+            declare(root, Some(gpu), capability)?;
         }
     }
     Ok(())

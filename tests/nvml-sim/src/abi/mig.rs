@@ -23,7 +23,7 @@ fn profile(gpu: &Gpu, id: c_uint) -> Answer<&'static GpuProfile> {
 
 /// Profiles and placements are reported with MIG mode on or off.
 fn profile_of_kind(gpu: &Gpu, kind: c_uint) -> Answer<&'static GpuProfile> {
-    let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+    let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
     if kind >= 0x12 {
         return Err(Code::INVALID_ARGUMENT);
     }
@@ -205,7 +205,7 @@ nvml! {
     ) {
         let call = Call::new()?;
         let (_, gpu) = call.gpu(device)?;
-        let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
         let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
         versioned_profile(gpu, profile, info)
     }
@@ -219,7 +219,7 @@ nvml! {
     ) {
         let call = Call::new()?;
         let (_, gpu) = call.gpu(device)?;
-        let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
         call.administrator()?;
         let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
         let starts = profile.starts.iter();
@@ -241,7 +241,7 @@ nvml! {
         // The first version assumes enough room.
         let call = Call::new()?;
         let (_, gpu) = call.gpu(device)?;
-        let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
         call.administrator()?;
         let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
         let starts = profile.starts.iter();
@@ -373,7 +373,7 @@ nvml! {
     fn nvmlDeviceGetMaxMigDeviceCount(device: DeviceHandle, count: Out<c_uint>) {
         let call = Call::new()?;
         let (_, gpu) = call.gpu(device)?;
-        let slices = gpu.model().geometry().map_or(0, |geometry| geometry.compute_slices);
+        let slices = gpu.geometry().map_or(0, |geometry| geometry.compute_slices);
         count.set(slices)
     }
 

@@ -237,9 +237,13 @@ fn affected(effect: Effect, store: Option<&Store>, call: impl FnOnce() -> Answer
     if effect.kill_after {
         kill_self();
     }
-    match (effect.fail_after, answer) {
+    let code = match (effect.fail_after, answer) {
         (Some(code), _) | (None, Err(code)) => code.0,
         (None, Ok(())) => 0,
+    };
+    match effect.instead {
+        Some((own, other)) if own == code => other,
+        _ => code,
     }
 }
 
