@@ -46,6 +46,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Destroy MIG instances that no lease names; root, asks first
     Clean(CleanArgs),
+    /// Measure on a GPU of this drained node what gpufrac takes for true; root
+    Prove(ProveArgs),
     /// Work on one lease
     #[command(subcommand)]
     Lease(LeaseCommand),
@@ -100,6 +102,29 @@ pub struct CleanArgs {
     /// Do not ask
     #[arg(long)]
     pub yes: bool,
+}
+
+/// Arguments of `prove`.
+#[derive(Debug, clap::Args)]
+pub struct ProveArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The GPU, by NVML's index
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub gpu: u32,
+    /// Switch MIG mode too, where the model does it without a reset
+    #[arg(long)]
+    pub mode: bool,
+    /// Do not ask Slurm whether the node is drained
+    #[arg(long)]
+    pub without_slurm: bool,
+    /// The folder of the two files
+    #[arg(short, long, value_name = "FOLDER", default_value = ".")]
+    pub output: PathBuf,
+    /// Few repetitions, for a simulated GPU
+    #[arg(long, hide = true)]
+    pub quick: bool,
 }
 
 /// Arguments of `doctor`.

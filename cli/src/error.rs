@@ -71,6 +71,22 @@ pub enum CliError {
         "finding the name of the user failed: this host does not know the user id; use --by user on a host that does"
     )]
     NoName,
+    /// The measurement of a GPU did not begin.
+    #[error("measuring the GPU failed: {0}")]
+    Prove(#[from] gpufrac_prove::ProveError),
+    /// Whether the node is drained is not known.
+    #[error("measuring the GPU failed: {0}, so it is not known whether the node is drained")]
+    ProveSlurm(gpufrac_slurm_settings::AskError),
+    /// Slurm may start a job on the node.
+    #[error("measuring the GPU failed: node `{node}` is `{state}` with {jobs} jobs, not drained")]
+    NotDrained {
+        /// The node.
+        node: String,
+        /// Its state in Slurm.
+        state: String,
+        /// How many jobs it has.
+        jobs: usize,
+    },
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] gpufrac_plan::command::PlanError),
@@ -337,6 +353,15 @@ impl CliError {
                 "make these changes in the files of slurmctld's host: `gpufrac init` there with `--node`, `--gpu` and `--gpus`, \
                  and copy gpufrac.toml to every host"
             }
+            CliError::Prove(error) => return Some(prove_hint(error)),
+            CliError::ProveSlurm(_) => {
+                "run it on a node of Slurm, or with `--without-slurm` on a host that Slurm does not use"
+            }
+            CliError::NotDrained { node, .. } => {
+                return Some(format!(
+                    "`scontrol update nodename={node} state=drain reason=measuring`, and wait until its jobs have ended"
+                ));
+            }
             CliError::NotRoot => "run it with sudo, on the node",
             CliError::NobodyToAsk => "run it in a terminal, or with `--yes`",
             CliError::NoLease { .. } => {
@@ -371,6 +396,25 @@ impl CliError {
         };
         Some(text.to_owned())
     }
+}
+
+fn prove_hint(error: &gpufrac_prove::ProveError) -> String {
+    use gpufrac_prove::ProveError;
+    let text = match error {
+        ProveError::Leased(_) => "drain the node and wait until its jobs have ended",
+        ProveError::Store(error) => return error.fix(),
+        ProveError::Lock(_) => "wait until prologs and epilogs have ended",
+        ProveError::Instances(..) => {
+            "destroy them: `gpufrac clean` for those without a lease, or `nvidia-smi mig -dci` and `-dgi`"
+        }
+        ProveError::Processes(..) => "end them: `nvidia-smi` names them",
+        ProveError::File(_) => "correct the file or folder, and try again",
+        ProveError::Nvml(_) => "load the NVIDIA driver; `nvidia-smi` must work",
+        ProveError::Remains(..) => {
+            "end the programs that use the GPU, or reset it with `nvidia-smi -r`, and run this again"
+        }
+    };
+    text.to_owned()
 }
 
 /// What Slurm knows of a job without a record.

@@ -21,6 +21,7 @@ mod node_files;
 mod own;
 mod patch;
 mod plan;
+mod prove;
 mod report;
 mod sizes;
 mod slurm;
@@ -51,10 +52,11 @@ use args::{Args, Command, ConfigArgs, LeaseCommand};
 use error::CliError;
 
 fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == slurm_call::CALL_ARGUMENT)
-    {
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    if let Some(exit) = first.to_str().and_then(prove::child) {
+        return exit;
+    }
+    if first == slurm_call::CALL_ARGUMENT {
         return match slurm_call::serve() {
             Ok(()) => Exit::Done.into(),
             Err(error) => {
@@ -84,6 +86,7 @@ fn run(args: Args) -> ExitCode {
         Command::Completions { shell } => Ok(completions(shell)),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Clean(clean) => clean::run(&clean),
+        Command::Prove(prove) => prove::run(&prove),
         Command::Lease(LeaseCommand::Drop(drop)) => lease::drop(&drop),
     };
     match done {

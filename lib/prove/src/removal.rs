@@ -1,0 +1,212 @@
+//! The removal of instances, and what the driver shows of them afterwards.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpufrac_core::geometry::Placement;
+use gpufrac_nvml::codes;
+use gpufrac_nvml::single::ComputeInstanceHandle;
+
+use crate::driver::{Driver, Stop, named, said};
+use crate::remains::Intent;
+use crate::work::{COMPUTE_IDS, Made, Work};
+
+/// How long the pauses are between two looks at something that should change.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl<'s> Work<'_, 's> {
+    /// Removes an instance, with its compute instance.
+    pub fn remove(&self, made: &Made<'s>) -> Result<(), Stop> {
+        if let Some(compute) = &made.compute {
+            self.until_done(made, || self.destroy_compute(made, compute.ci))?;
+        }
+        self.until_done(made, || self.destroy_bare(made))
+    }
+
+    /// Repeats a removal until the driver does it.
+    fn until_done(
+        &self,
+        made: &Made<'s>,
+        mut remove: impl FnMut() -> Result<Result<(), u32>, Stop>,
+    ) -> Result<(), Stop> {
+        let begin = Instant::now();
+        let mut first = None;
+        loop {
+            let done = remove()?;
+            let first = *first.get_or_insert(done);
+            let in_time = begin.elapsed() < self.pace.patience;
+            if done.is_err() && in_time {
+                self.driver.go_on()?;
+                sleep(PAUSE);
+                continue;
+            }
+            let question = "an idle instance is removed at once";
+            let name = self.place_name(made.profile_id, made.placement);
+            let record = self.driver.record;
+            record.check_instance(question, &name, "success (0)", said(&first));
+            return match done {
+                Ok(()) => Ok(()),
+                Err(code) => {
+                    let what = format!("{made}: {}; it", named(code));
+                    Err(Stop::Stuck(what))
+                }
+            };
+        }
+    }
+
+    /// Destroys a compute instance; NVML's code if the driver refuses.
+    pub fn destroy_compute(
+        &self,
+        made: &Made<'s>,
+        ci: ComputeInstanceHandle<'s>,
+    ) -> Result<Result<(), u32>, Stop> {
+        let when = self.driver.when.get();
+        let done = self
+            .driver
+            .change("nvmlComputeInstanceDestroy", when, made, |calls| {
+                calls.destroy_compute_instance(ci)
+            })?;
+        Ok(gone_is_done(done))
+    }
+
+    /// Destroys a GPU instance, and looks until it is gone; NVML's code if the driver refuses, IN_USE if the driver
+    /// says that it is done and the instance stays.
+    pub fn destroy_bare(&self, made: &Made<'s>) -> Result<Result<(), u32>, Stop> {
+        let last = self.standing().len() == 1;
+        let when = match (self.driver.when.get(), last) {
+            ("seven", _) => "seven",
+            (_, true) => "last",
+            (_, false) => "other",
+        };
+        let done = self
+            .driver
+            .change("nvmlGpuInstanceDestroy", when, made, |calls| {
+                calls.destroy_gpu_instance(made.gi)
+            })?;
+        let done = gone_is_done(done);
+        if done.is_err() {
+            return Ok(done);
+        }
+        let begin = Instant::now();
+        let mut seen = self.still_seen(made)?;
+        let at_once = seen.clone();
+        while !seen.is_empty() && begin.elapsed() < self.pace.patience {
+            self.driver.go_on()?;
+            sleep(PAUSE);
+            seen = self.still_seen(made)?;
+        }
+        let name = self.place_name(made.profile_id, made.placement);
+        let gone = |seen: &[&str]| match seen.is_empty() {
+            true => "gone".to_owned(),
+            false => format!("seen {}", seen.join(", ")),
+        };
+        let record = self.driver.record;
+        let question = "after the success of a destroy the instance is gone at once";
+        record.check_instance(question, &name, "gone", gone(&at_once));
+        if !at_once.is_empty() {
+            let ms = begin.elapsed().as_millis();
+            let value = format!("{}: {} after {ms} ms", name, gone(&seen));
+            record.note("when a destroyed instance is gone", value);
+        }
+        if !seen.is_empty() {
+            return Ok(Err(codes::IN_USE));
+        }
+        let place = (made.profile_id, made.placement);
+        self.has_gone(place)?;
+        Ok(Ok(()))
+    }
+
+    /// Where a destroyed instance is still seen.
+    fn still_seen(&self, made: &Made<'s>) -> Result<Vec<&'static str>, Stop> {
+        let mut seen = Vec::new();
+        let folders = self.driver.folders().unwrap_or_default();
+        if folders.contains(&made.gi_id) {
+            seen.push("in /proc");
+        }
+        let id = made.gi_id;
+        let by_id = self
+            .driver
+            .ask("nvmlDeviceGetGpuInstanceById", id, |calls| {
+                calls.gpu_instance_by_id(id)
+            })?;
+        if by_id.is_ok() {
+            seen.push("by its id");
+        }
+        if self
+            .listed(made.profile_id)?
+            .iter()
+            .any(|it| it.gi_id == id)
+        {
+            seen.push("in the list");
+        }
+        Ok(seen)
+    }
+}
+
+fn gone_is_done(done: Result<(), u32>) -> Result<(), u32> {
+    match done {
+        Err(codes::NOT_FOUND) => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes the instances at the places of an intent, whatever the driver says to single calls. What remains.
+pub fn clear(
+    driver: &Driver<'_, '_>,
+    intent: &Intent,
+    patience: Duration,
+) -> Result<Vec<String>, Stop> {
+    driver.cleaning.set(true);
+    let begin = Instant::now();
+    loop {
+        let mut left = Vec::new();
+        for &(profile, placement) in &intent.places {
+            left.extend(clear_place(driver, profile, placement)?);
+        }
+        if left.is_empty() || begin.elapsed() > patience {
+            return Ok(left);
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// Removes the instance at a place; in words, if it stays.
+pub fn clear_place(
+    driver: &Driver<'_, '_>,
+    profile: u32,
+    placement: Placement,
+) -> Result<Option<String>, Stop> {
+    let handles = driver.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
+        calls.gpu_instances(profile)
+    })?;
+    for gi in handles.unwrap_or_default() {
+        let info = driver.ask("nvmlGpuInstanceGetInfo", "", |calls| {
+            calls.gpu_instance_info(gi)
+        })?;
+        if info.as_ref().map(|info| info.placement) != Ok(placement) {
+            continue;
+        }
+        for id in 0..COMPUTE_IDS {
+            let by_id = "nvmlGpuInstanceGetComputeInstanceById";
+            let ci = driver.ask(by_id, id, |calls| calls.compute_instance_by_id(gi, id))?;
+            if let Ok(ci) = ci {
+                let destroy = "nvmlComputeInstanceDestroy";
+                let _ = driver.change(destroy, "cleaning", id, |calls| {
+                    calls.destroy_compute_instance(ci)
+                })?;
+            }
+        }
+        let destroy = "nvmlGpuInstanceDestroy";
+        let done = driver.change(destroy, "cleaning", "", |calls| {
+            calls.destroy_gpu_instance(gi)
+        })?;
+        let still = driver.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
+            calls.gpu_instances(profile)
+        })?;
+        if still.is_ok_and(|still| !still.is_empty()) {
+            let place = format!("{}:{}", placement.start, placement.size);
+            return Ok(Some(format!("instance at {place}: {}", said(&done))));
+        }
+    }
+    Ok(None)
+}

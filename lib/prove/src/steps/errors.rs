@@ -1,0 +1,133 @@
+//! The codes of calls that cannot work.
+
+use gpufrac_core::geometry::Placement;
+use gpufrac_nvml::codes;
+
+use crate::driver::{Stop, named, said};
+use crate::work::{Made, Work};
+
+/// Ids of compute instances that are asked for: twice as many as exist.
+const COMPUTE_IDS: u32 = 16;
+/// Ids of GPU instances that are asked for; the greatest that exists is 14.
+const INSTANCE_IDS: u32 = 21;
+
+pub fn errors(work: &Work<'_, '_>) -> Result<(), Stop> {
+    let Some(smallest) = work.smallest().cloned() else {
+        return Ok(());
+    };
+    let Some(&place) = smallest.placements.first() else {
+        return Ok(());
+    };
+    let Some(made) = work.make(smallest.id, place)? else {
+        return Ok(());
+    };
+    refused(
+        work,
+        smallest.id,
+        place,
+        "an occupied place",
+        codes::INSUFFICIENT_RESOURCES,
+    )?;
+    let free = smallest.placements.last().copied().unwrap_or(place);
+    let Placement { start, size } = free;
+    let wrong_size = Placement {
+        start,
+        size: size + 1,
+    };
+    refused(
+        work,
+        smallest.id,
+        wrong_size,
+        "a wrong size",
+        codes::INVALID_ARGUMENT,
+    )?;
+    let start = work.geometry.memory_slices;
+    let wrong_start = Placement { start, size };
+    refused(
+        work,
+        smallest.id,
+        wrong_start,
+        "a start behind the last slice",
+        codes::INVALID_ARGUMENT,
+    )?;
+    absent_compute(work, &made, &smallest.name)?;
+    absent_instances(work)?;
+    work.remove(&made)?;
+    let largest = work
+        .plain()
+        .max_by_key(|it| (it.memory_slices(), it.compute_slices))
+        .cloned();
+    if let Some(largest) = largest
+        && let Some(&place) = largest.placements.first()
+        && let Some(made) = work.make(largest.id, place)?
+    {
+        absent_compute(work, &made, &largest.name)?;
+        work.remove(&made)?;
+    }
+    work.only_own()
+}
+
+/// An instance that the driver must refuse; one that it makes is removed.
+fn refused(
+    work: &Work<'_, '_>,
+    profile: u32,
+    place: Placement,
+    what: &str,
+    code: u32,
+) -> Result<(), Stop> {
+    let made = work.make_bare(profile, place)?;
+    let question = format!("the code of a create at {what}");
+    work.driver
+        .record
+        .check(&question, "", named(code), said(&made));
+    match made {
+        Ok(made) => work.remove(&made),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Compute instances that do not exist. INVALID_ARGUMENT is as good as NOT_FOUND where the id is above the most
+/// compute instances.
+fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>, profile: &str) -> Result<(), Stop> {
+    let own = made.compute.as_ref().map(|compute| compute.ci_id);
+    let call = "nvmlGpuInstanceGetComputeInstanceById";
+    let record = work.driver.record;
+    for id in 0..COMPUTE_IDS {
+        let answer = work.driver.ask(call, format!("{profile}, {id}"), |calls| {
+            calls.compute_instance_by_id(made.gi, id)
+        })?;
+        let subject = format!("compute instance {id} of {profile}");
+        if Some(id) == own {
+            let question = "a compute instance is found by its id";
+            record.check(question, subject, "success (0)", said(&answer));
+            continue;
+        }
+        match id < crate::work::COMPUTE_IDS {
+            true => {
+                let question = "the code for the id of an absent compute instance";
+                record.check(question, subject, named(codes::NOT_FOUND), said(&answer));
+            }
+            false => {
+                let question = "the code for ids above the most compute instances";
+                record.note(question, said(&answer));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn absent_instances(work: &Work<'_, '_>) -> Result<(), Stop> {
+    let own: Vec<u32> = work.all()?.iter().map(|it| it.gi_id).collect();
+    for id in 0..INSTANCE_IDS {
+        let call = "nvmlDeviceGetGpuInstanceById";
+        let answer = work
+            .driver
+            .ask(call, id, |calls| calls.gpu_instance_by_id(id))?;
+        if !own.contains(&id) {
+            let question = "the code for the id of an absent GPU instance";
+            let record = work.driver.record;
+            record.check(question, id, named(codes::NOT_FOUND), said(&answer));
+        }
+    }
+    Ok(())
+}
