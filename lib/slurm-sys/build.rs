@@ -28,15 +28,18 @@ const CLIENT_FUNCTIONS: &[&str] = &[
     "slurm_free_job_array_resp",
     "slurm_free_job_info_msg",
     "slurm_free_node_info_msg",
+    "slurm_free_submit_response_response_msg",
     "slurm_init",
     "slurm_init_job_desc_msg",
     "slurm_init_update_node_msg",
+    "slurm_job_will_run2",
     "slurm_kill_job2",
     "slurm_load_job",
     "slurm_load_node_single",
     "slurm_notify_job",
     "slurm_requeue2",
     "slurm_strerror",
+    "slurm_submit_batch_job",
     "slurm_update_job2",
     "slurm_update_node",
 ];
@@ -57,7 +60,9 @@ const TYPES: &[&str] = &[
     "spank_item",
     "spank_option",
     "spank_t",
+    "submit_response_msg_t",
     "update_node_msg_t",
+    "will_run_response_msg_t",
 ];
 
 const CONSTANTS: &[&str] = &[

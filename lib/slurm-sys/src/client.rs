@@ -17,10 +17,14 @@ use crate::release::{Release, Series};
 use crate::{raw, text};
 
 mod conf;
+mod elsewhere;
 mod node;
+mod reserve;
 
 pub use conf::{HookLimits, PrivateValues, SpankFiles};
+pub use elsewhere::{with_node, without_node};
 pub use node::Drained;
+pub use reserve::Reserve;
 
 #[allow(
     dead_code,
@@ -170,6 +174,10 @@ pub struct JobInfo {
     pub mail_user: String,
     /// The comment of admins.
     pub admin_comment: String,
+    /// The nodes that the job must not get (`ExcNodeList`), as a hostlist.
+    pub excluded_nodes: String,
+    /// Whether an admin, Slurm or the user holds the job.
+    pub is_held: bool,
 }
 
 impl JobInfo {
@@ -447,18 +455,29 @@ impl Client {
     /// # Errors
     /// slurmctld refused (`ESLURM_JOB_FINISHED`: the job has ended) or did not answer.
     pub fn set_admin_comment(&self, job: &JobInfo, comment: &str) -> Result<(), ClientError> {
-        let id = c_text(&job.title_for_update());
         let comment = c_text(comment);
+        self.update(job, |change| {
+            change.admin_comment = comment.as_ptr().cast_mut();
+        })
+    }
+
+    /// Changes a job. `set` fills the fields; a text must outlive this call.
+    fn update(
+        &self,
+        job: &JobInfo,
+        set: impl FnOnce(&mut raw::job_desc_msg_t),
+    ) -> Result<(), ClientError> {
+        let id = c_text(&job.title_for_update());
         let mut change = MaybeUninit::<raw::job_desc_msg_t>::zeroed();
         let mut answer: *mut raw::job_array_resp_msg_t = ptr::null_mut();
         // SAFETY: all zeros are a job description, and libslurm then sets every field to "no
-        // change". Both texts outlive the call, which reads them; nothing of the description is
+        // change". The texts outlive the call, which reads them; nothing of the description is
         // freed by it. The answer is freed.
         unsafe {
             self.library.slurm_init_job_desc_msg(change.as_mut_ptr());
             let change = change.assume_init_mut();
             change.job_id_str = id.as_ptr().cast_mut();
-            change.admin_comment = comment.as_ptr().cast_mut();
+            set(change);
             let code = self
                 .library
                 .slurm_update_job2(&raw mut *change, &raw mut answer);
@@ -527,6 +546,8 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
         can_requeue: job.batch_flag != 0 && job.requeue != 0,
         mail_user: text(job.mail_user),
         admin_comment: text(job.admin_comment),
+        excluded_nodes: text(job.exc_nodes),
+        is_held: job.priority == 0,
     }
 }
 

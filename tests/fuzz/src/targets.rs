@@ -229,6 +229,8 @@ fn running() -> JobInfo {
         can_requeue: true,
         mail_user: String::new(),
         admin_comment: String::new(),
+        excluded_nodes: String::new(),
+        is_held: false,
     }
 }
 

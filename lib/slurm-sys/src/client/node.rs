@@ -39,19 +39,46 @@ impl Client {
             return Ok(Drained::Reasoned(standing));
         }
         let reason = c_text(&format!("{OURS}{reason}"));
+        self.update_node(&name, |change| {
+            change.reason = reason.as_ptr().cast_mut();
+            change.node_state = raw::GPUFRAC_NODE_DRAIN;
+        })?;
+        Ok(Drained::Done)
+    }
+
+    /// Takes a drain of gpufrac back, unless another reason stands there now. Returns whether the node was drained for this
+    /// reason.
+    ///
+    /// # Errors
+    /// slurmctld refused or did not answer.
+    pub fn undrain(&self, node: &str, reason: &str) -> Result<bool, ClientError> {
+        let name = c_text(node);
+        if self.reason_of(&name)? != format!("{OURS}{reason}") {
+            return Ok(false);
+        }
+        self.update_node(&name, |change| {
+            change.node_state = raw::GPUFRAC_NODE_UNDRAIN;
+        })?;
+        Ok(true)
+    }
+
+    /// Changes a node. `set` fills the fields; a text must outlive this call.
+    fn update_node(
+        &self,
+        name: &CStr,
+        set: impl FnOnce(&mut raw::update_node_msg_t),
+    ) -> Result<(), ClientError> {
         let mut change = MaybeUninit::<raw::update_node_msg_t>::zeroed();
-        // SAFETY: all zeros are such a message, and libslurm then sets every field to "no change". Both texts outlive the call,
+        // SAFETY: all zeros are such a message, and libslurm then sets every field to "no change". The texts outlive the call,
         // which reads them; nothing of the message is freed by it.
         let code = unsafe {
             self.library.slurm_init_update_node_msg(change.as_mut_ptr());
             let change = change.assume_init_mut();
             change.node_names = name.as_ptr().cast_mut();
-            change.reason = reason.as_ptr().cast_mut();
-            change.node_state = raw::GPUFRAC_NODE_DRAIN;
+            set(change);
             self.library.slurm_update_node(&raw mut *change)
         };
-        self.check("slurm_update_node", code)?;
-        Ok(Drained::Done)
+        self.check("slurm_update_node", code)
     }
 
     /// The reason why a node is down or drained; empty if it is neither.
