@@ -10,6 +10,7 @@ mod read;
 mod reaper;
 mod report;
 mod sections;
+mod stuck;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use crate::crc64::crc64;
 pub use crate::mechanism::Mechanism;
 pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 pub use error::{ConfigError, ConfigErrors, Problem};
-pub use tables::{Config, PartitionRules, Paths, VERSION, Web};
+pub use tables::{Config, Hooks, PartitionRules, Paths, VERSION, Web, WhenStuck};
 
 /// The path of the configuration on every host.
 pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";

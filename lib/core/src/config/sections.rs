@@ -7,8 +7,8 @@ use super::checks::{self, Places};
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::options;
 use super::read::{Field, Section, Source};
-use super::tables::{Config, PartitionRules, Paths, VERSION};
-use super::{reaper, report, web};
+use super::tables::{Config, Hooks, PartitionRules, Paths, VERSION};
+use super::{reaper, report, stuck, web};
 use crate::count_name::CountName;
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
@@ -21,7 +21,7 @@ use crate::pool::{Pool, WholeGpu};
 use crate::rates::Rates;
 
 /// The tables of the file, and its version.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 11] = [
     "version",
     "paths",
     "gres",
@@ -31,6 +31,8 @@ const TABLES: [&str; 9] = [
     "reaper",
     "report",
     "web",
+    "stuck",
+    "hooks",
 ];
 
 impl Config {
@@ -45,7 +47,7 @@ impl Config {
         }
     }
 
-    /// Reads all tables but `[reaper]`, `[report]` and `[web]`, for the programs that make slices: a mistake there must not stop
+    /// Reads all but `[reaper]`, `[report]`, `[web]`, `stuck` and `[hooks]`, for the programs that make slices: a mistake there must not stop
     /// them. The second value has the mistakes there; if there are any, the configuration has the defaults of
     /// `[reaper]`.
     ///
@@ -116,6 +118,12 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
     };
     let web = root.get("web").and_then(|item| item.table(&mut source));
     let web = web.and_then(|section| web::read(&mut source, &section));
+    let stuck = root.get("stuck");
+    let stuck = stuck.and_then(|item| stuck::when(&mut source, &item));
+    let hooks = match root.get("hooks").and_then(|item| item.table(&mut source)) {
+        Some(section) => stuck::hooks(&mut source, &section),
+        None => Hooks::default(),
+    };
     // No slice depends on these tables.
     let aside = std::mem::replace(&mut source.errors, elsewhere);
     let config = Config {
@@ -129,6 +137,8 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         },
         rates,
         web,
+        stuck: stuck.unwrap_or_default(),
+        hooks,
     };
     // Contradictions between tables are only looked for if all pools could be read. Otherwise a mistake in a pool
     // would be reported again at its partitions.
@@ -138,7 +148,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
     judged(source, aside, config)
 }
 
-/// The configuration, if only `[reaper]`, `[report]` and `[web]` have mistakes, which are `aside`.
+/// The configuration, if only tables on which no slice depends have mistakes, which are `aside`.
 fn judged(
     mut source: Source<'_>,
     aside: Vec<ConfigError>,

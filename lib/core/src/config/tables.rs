@@ -1,5 +1,7 @@
 //! The values of the file's tables.
 
+use std::time::Duration;
+
 use crate::count_name::CountName;
 use crate::crc64::crc64;
 use crate::fraction::Fraction;
@@ -30,6 +32,41 @@ pub struct Config {
     pub rates: Rates,
     /// `[web]`; None where no pages are written.
     pub web: Option<Web>,
+    /// What follows when places cannot be freed.
+    pub stuck: WhenStuck,
+    /// `[hooks]`.
+    pub hooks: Hooks,
+}
+
+/// `stuck`: what happens to a node with places that cannot be freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenStuck {
+    /// A job of root takes their units from Slurm; the node is drained only if more than half of a GPU stays lost.
+    #[default]
+    Avoid,
+    /// The node is drained at once.
+    Drain,
+}
+
+/// `[hooks]`: programs of the site, which run as root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hooks {
+    /// Runs before MIG instances are destroyed.
+    pub before_destroy: Option<String>,
+    /// Runs when a place is stuck, before the node is drained for it.
+    pub stuck: Option<String>,
+    /// After this time a hook is killed.
+    pub time_limit: Duration,
+}
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Hooks {
+            before_destroy: None,
+            stuck: None,
+            time_limit: Duration::from_secs(30),
+        }
+    }
 }
 
 /// `[web]`: pages of the cluster.
@@ -132,6 +169,8 @@ impl Config {
             reaper: Reaper::default(),
             rates: Rates::default(),
             web: None,
+            stuck: WhenStuck::default(),
+            hooks: Hooks::default(),
         }
     }
 
