@@ -5,5 +5,6 @@ pub mod environment;
 pub mod grant;
 pub mod own_name;
 pub mod plugstack;
+pub mod reserve;
 pub mod slurmctld;
 pub mod start;

@@ -9,6 +9,7 @@ pub mod hami;
 pub mod job;
 pub mod mps;
 pub mod node;
+pub mod serves;
 pub mod setup;
 pub mod slice;
 pub mod state;

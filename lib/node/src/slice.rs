@@ -4,6 +4,7 @@ pub mod carve;
 mod drain;
 pub mod failpoint;
 pub mod fit;
+pub mod hooks;
 pub mod keep;
 pub mod mig_mode;
 pub mod reconcile;

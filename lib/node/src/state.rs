@@ -1,4 +1,5 @@
-//! Root's files on a node: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice.
+//! Root's files on a node: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice, places that
+//! cannot be used and the jobs that went elsewhere for them.
 
 pub mod last_good;
 pub mod leases;
@@ -6,6 +7,8 @@ pub mod line;
 pub mod locks;
 pub mod pools;
 pub mod private;
+pub mod put_back;
 pub mod record;
+pub mod stuck;
 pub mod usage;
 pub mod without;

@@ -507,7 +507,9 @@ fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
     let Some(world) = ready() else { return };
     world.prolog(whole(1)).ok();
     world.epilog(whole(1)).ok();
-    let mut agent = agent_by(&world, "Xorg", processes::hold_parent);
+    let mut agent = agent_by(&world, "Xorg", |root, pid, uuid| {
+        processes::hold(root, pid, &processes::parent(uuid))
+    });
     let one = half(2);
     world.slurm_knows(one);
     let named = format!("process {} (`Xorg`) holds its device open", agent.pid());

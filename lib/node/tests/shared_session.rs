@@ -91,7 +91,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
         let first = job_of(1, 1001);
         let held = run(&world, first);
         match what {
-            "memory" => world.on_gpu(|gpu| gpu.instances[0].leaked_mib = 100),
+            "memory" => world.on_gpu(|gpu| gpu.instances[0].leaked_mib = 1000),
             "process" => drop(world.use_slice(first, std::process::id())),
             "gone" => world.on_gpu(|gpu| gpu.instances.clear()),
             // The daemon's question fails, and then that of the prolog's own session.

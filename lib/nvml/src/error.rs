@@ -119,6 +119,22 @@ impl NvmlError {
         }
     }
 
+    /// What an admin can do about a state of the driver that lasts.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self.code()? {
+            codes::LIB_RM_VERSION_MISMATCH => Some(
+                "the driver's library is newer than the loaded kernel module: reboot the node, or end its jobs and load the module again",
+            ),
+            codes::GPU_IS_LOST => Some(
+                "the kernel's log has its Xid (79: it fell off the bus): reboot the node, and have the GPU looked at if it is lost again",
+            ),
+            codes::RESET_REQUIRED => Some(
+                "end the jobs on the GPU, then `nvidia-smi --gpu-reset -i N`, or reboot the node",
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether the driver refused to create a GPU instance, because there is no room or MIG is off. It created none
     /// then.
     pub fn is_refusal(&self) -> bool {

@@ -503,6 +503,31 @@ proptest! {
     }
 
     #[test]
+    fn a_job_that_goes_back_leaves_the_node(error in carve()) {
+        let waits = error.reaction() == Reaction::Wait;
+        let is_slurms = matches!(error, CarveError::Uncounted { .. });
+        prop_assert!(!waits || error.leaves_node() != is_slurms, "{error:?}");
+    }
+
+    /// What is not counted is another's doing, which is counted there, or passes.
+    #[test]
+    fn a_fault_of_the_node_is_counted(error in carve()) {
+        let error = match error {
+            CarveError::Unfinished { error, .. } => *error,
+            other => other,
+        };
+        let passes = matches!(
+            error,
+            CarveError::Uncounted { .. }
+                | CarveError::NoPlace { .. }
+                | CarveError::NoRoom { .. }
+                | CarveError::Switch(SwitchError::Leased { .. })
+        );
+        let waits = error.reaction() == Reaction::Wait;
+        prop_assert!(!waits || error.fault().is_some() != passes, "{error:?}");
+    }
+
+    #[test]
     fn no_epilog_drains_for_what_a_user_can_cause(error in release()) {
         prop_assert!(error.cause() != Cause::User || !error.drains(), "{error:?}");
     }

@@ -10,14 +10,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::config::Config;
+use gpufrac_core::layout::Side;
 use gpufrac_core::lease::Lease;
 
-pub use error::{CarveError, OtherPools, Reaction};
+pub use error::{CarveError, Fault, OtherPools, Reaction};
 
 use crate::gpu::mig_mode::SwitchError;
 use crate::gpu::shared_session;
 use crate::job::environment::JobEnv;
 use crate::job::plugstack;
+use crate::job::reserve;
 use crate::job::slurmctld::{Slurm, SlurmError, is_explained};
 use crate::node::{Node, NodeError};
 use crate::slice::drain::drain;
@@ -27,6 +29,8 @@ use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::LeaseStore;
 use crate::state::locks::LockError;
+use crate::state::put_back::{self, PutBack};
+use crate::state::stuck::{self, Lost, Stuck};
 use crate::state::without;
 use attempt::Attempt;
 use gpufrac_host::exit::Exit;
@@ -35,6 +39,9 @@ use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{NvmlError, Session};
 use order::Word;
 use times::{AFTER_REQUEUE, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, SILENCE};
+
+/// How many nodes a job tries whose files do not agree with slurmctld's, before it stays held.
+const MOST_NODES: u32 = 3;
 
 /// The outcome of carving.
 #[derive(Debug)]
@@ -82,6 +89,13 @@ pub fn carve(
         // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
         // remains of an earlier run.
         log.info("the job has already ended; no slice is created");
+        return Ok(Carved::NotConcerned);
+    }
+    if let (Some(info), Some(device)) = (&word.said, job.devices.first())
+        && reserve::is_one(job, info)
+    {
+        without::note(&node.run, job.job_id, job.user_id)?;
+        reserve::note_device(node, job.job_id, *device)?;
         return Ok(Carved::NotConcerned);
     }
     if word.said.as_ref().is_some_and(is_explained) {
@@ -283,6 +297,9 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
     if carved.is_ok() {
         slurm.part();
     }
+    if let Ok(Carved::Made(leases) | Carved::Kept(leases)) = &carved {
+        works_again(node, leases, log);
+    }
     let error = match carved {
         Ok(Carved::NotConcerned) => return Exit::Done,
         Ok(Carved::Made(leases)) => return told("carved", &leases, log),
@@ -298,6 +315,15 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
         start,
     }
     .react()
+}
+
+/// The node and the devices of these leases can be used.
+fn works_again(node: &Node, leases: &[Lease], log: &JobLog) {
+    let devices = leases.iter().map(|lease| lease.slice.device_index);
+    let lost = devices.map(Lost::Device).chain([Lost::Node]);
+    if let Err(error) = stuck::work(node, lost) {
+        log.warning(format!("forgetting earlier failures failed: {error}"));
+    }
 }
 
 fn told(what: &str, leases: &[Lease], log: &JobLog) -> Exit {
@@ -336,13 +362,17 @@ impl GivingBack<'_> {
                 log.error(format!("creating a slice on this node failed: {error}"));
                 self.hint();
                 self.explain();
-                drain(self.node, self.slurm, &self.reason(), log);
-                Exit::Broken
+                let drained = drain(self.node, self.slurm, &self.reason(), log);
+                self.leave_drained_node(drained)
             }
-            Reaction::Wait => self.requeue(false),
+            Reaction::Wait => {
+                self.count_failure();
+                self.requeue(false)
+            }
             Reaction::Hold => {
                 self.hint();
                 self.explain();
+                self.count_failure();
                 self.requeue(true)
             }
             Reaction::Refuse => {
@@ -377,9 +407,74 @@ impl GivingBack<'_> {
         self.slurm.explain(self.job.job_id, &why);
     }
 
-    /// Requeues the job; held, if the job must be changed first.
+    /// Requeues the job of a node that is drained now, so that it starts elsewhere: Slurm would hold a job whose prolog failed,
+    /// except with `nohold_on_prolog_fail`.
+    fn leave_drained_node(&self, drained: bool) -> Exit {
+        if !drained {
+            return Exit::Broken;
+        }
+        self.note(false);
+        match self.slurm.requeue(self.job.job_id, false) {
+            Ok(()) => {
+                self.log.warning("requeued, because the node is drained");
+                sleep(AFTER_REQUEUE);
+                Exit::Done
+            }
+            Err(_) => Exit::Broken,
+        }
+    }
+
+    /// Notes the job for gpufrac-reaperd, which sends it to another node; before slurmctld can start the job again.
+    fn note(&self, held: bool) {
+        let noted = PutBack::now(self.job.job_id, self.job.restart_count, held);
+        if let Err(error) = put_back::note(self.node, &noted) {
+            self.log.warning(format!(
+                "the job may come back to this node, because noting it failed: {error}"
+            ));
+        }
+    }
+
+    /// Counts the failure for the place that is at fault.
+    fn count_failure(&self) {
+        let device = self.job.devices.first().copied();
+        let lost = match (self.error.fault(), device) {
+            (Some(Fault::Device), Some(device)) => Lost::Device(device),
+            (Some(_), _) => Lost::Node,
+            (None, _) => return,
+        };
+        let partition = self.job.partition.clone();
+        let mut failure = Stuck::of_node(partition, self.error.to_string());
+        failure.by_user = self.error.is_users();
+        let gpus = self.node.record().map_or(0, |record| record.gpus.len());
+        let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
+        let devices = self.node.config.devices_of_node(&self.node.name, gpus);
+        if let (Lost::Device(lost), Some(device)) = (
+            &lost,
+            devices.iter().find(|known| Some(known.index) == device),
+        ) {
+            failure.place = match device.side {
+                Side::Whole => format!("GPU {}", device.gpu_index),
+                half => format!("{half} of GPU {}", device.gpu_index),
+            };
+            failure.gpu_index = Some(device.gpu_index);
+            failure.device = Some(*lost);
+            failure.units = device.pool.layout.capacity.0;
+        }
+        failure.lost = lost;
+        if let Err(error) = stuck::fail(self.node, failure) {
+            self.log
+                .warning(format!("counting the failure failed: {error}"));
+        }
+    }
+
+    /// Requeues the job; held, if the job or a file must be changed first.
     fn requeue(&self, hold: bool) -> Exit {
         let (job_id, log, error) = (self.job.job_id, self.log, self.error);
+        // If the files of so many nodes are wrong, an admin must look.
+        let is_tried = hold && self.job.restart_count >= MOST_NODES;
+        if !is_tried && error.leaves_node() {
+            self.note(hold);
+        }
         loop {
             let refused = match self.slurm.requeue(job_id, hold) {
                 Ok(()) => {

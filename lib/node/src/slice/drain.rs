@@ -8,10 +8,10 @@ use crate::job::slurmctld::Slurm;
 use crate::node::Node;
 
 /// Drains the node with the reason, before prolog or epilog fail: Slurm then drains it, too, and keeps an existing
-/// reason. Waits for slurmctld for one answer at most.
-pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) {
+/// reason. Waits for slurmctld for one answer at most. Returns whether the node is drained.
+pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) -> bool {
     match slurm.drain(&node.name, reason) {
-        Ok(Drained::Done) => {}
+        Ok(Drained::Done) => return true,
         Ok(Drained::Reasoned(reason)) => {
             log.info(format!(
                 "the node was drained before, and Slurm keeps the first reason: {reason}"
@@ -19,4 +19,5 @@ pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) 
         }
         Err(error) => log.warning(format!("setting the node's drain reason failed: {error}")),
     }
+    false
 }

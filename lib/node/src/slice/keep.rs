@@ -117,7 +117,8 @@ pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, Tea
         return Ok(false);
     }
     let found = locked.instance_use(mig)?;
-    Ok(found.is_some_and(|found| found.memory <= EMPTY && found.pids.is_empty()))
+    let empty = MemoryMib(EMPTY + kept.slice.memory_mib.0 / EMPTY_PART);
+    Ok(found.is_some_and(|found| found.memory <= empty && found.pids.is_empty()))
 }
 
 /// Whether an instance is kept that a job of this user may take over; `fits`: whether the job can use it.

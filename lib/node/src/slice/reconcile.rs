@@ -9,8 +9,8 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
-use crate::slice::keep;
 use crate::slice::teardown::{self, TeardownError};
+use crate::slice::{keep, release};
 use crate::state::leases::StoreError;
 
 /// Ends every lease of the GPU that a killed program left in `carving` or `releasing`, except those of `except` and
@@ -43,6 +43,7 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
                     "ending the lease of job {job}, left {was} on {}, failed for now: {error}",
                     place(&lease)
                 ));
+                release::count_failure(locked.node, &lease, &error, log);
                 left.push(lease);
             }
         }

@@ -14,6 +14,7 @@ use crate::job::slurmctld::Slurm;
 use crate::node::{Node, class_of_file};
 use crate::slice::drain::drain;
 use crate::slice::failpoint::reached;
+use crate::slice::hooks;
 use crate::slice::keep;
 use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
@@ -22,6 +23,7 @@ use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::line::{Epilog, Line};
 use crate::state::locks::{LockError, Locks};
+use crate::state::stuck::{self, Stuck};
 use crate::state::without;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::files::FileError;
@@ -131,6 +133,9 @@ fn release_in_time(
     // All leases before any wait: only this program knows that the job has ended, and it may be killed.
     mark(&store, &leases, log);
     remains::end_group(node, job_id, log);
+    if let Some(lease) = leases.iter().find(|lease| !keeps(node, lease, reuse)) {
+        hooks::before_destroy(node, lease, log);
+    }
     for lease in &leases {
         // Such processes keep an instance in use. The search takes time, so it runs before others have to wait.
         remains::end_holders(node, lease, Effort::Thorough, log);
@@ -247,6 +252,7 @@ impl Release<'_> {
                 _ => self.waiting.heals_within(PATIENCE),
             };
             if left.is_zero() {
+                count_failure(self.node, lease, &error, self.log);
                 return Err(error);
             }
             pause.sleep(left);
@@ -260,7 +266,7 @@ impl Release<'_> {
             return Ok(Tried::Done);
         };
         // Starting the driver is slow: no program should wait for it, and a kept instance does not need it.
-        let keeps = reuse == Reuse::Keep && keep::may_be_kept(self.node, &now);
+        let keeps = keeps(self.node, &now, reuse);
         let session = match (keeps, self.session.take()) {
             (true, session) => session,
             (false, Some(session)) => Some(session),
@@ -301,6 +307,18 @@ impl Release<'_> {
         };
         self.log.info(format!("{what} {}", place(&lease)));
         Ok(Tried::Done)
+    }
+}
+
+/// Whether an instance stays for the next job.
+fn keeps(node: &Node, lease: &Lease, reuse: Reuse) -> bool {
+    reuse == Reuse::Keep && keep::may_be_kept(node, lease)
+}
+
+/// Counts a failure to remove the slice of a lease, which keeps its place.
+pub fn count_failure(node: &Node, lease: &Lease, error: &dyn std::fmt::Display, log: &JobLog) {
+    if let Err(error) = stuck::fail(node, Stuck::of_lease(lease, error.to_string())) {
+        log.warning(format!("counting the failure failed: {error}"));
     }
 }
 

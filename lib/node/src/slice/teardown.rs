@@ -20,6 +20,7 @@ use crate::slice::remains::{self, Effort};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 use crate::state::record::boot_id;
+use crate::state::stuck::{self, Lost};
 use crate::state::usage;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
@@ -197,6 +198,7 @@ pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownE
     locked.node.locks()?.forget_slice(lease)?;
     locked.remove(lease)?;
     reached("release.lease_removed");
+    stuck::work(locked.node, [Lost::Lease(lease.name())])?;
     Ok(())
 }
 

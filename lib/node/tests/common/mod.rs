@@ -879,6 +879,8 @@ impl Slurm for Files {
             can_requeue: true,
             mail_user: String::new(),
             admin_comment: String::new(),
+            excluded_nodes: String::new(),
+            is_held: false,
         }))
     }
 

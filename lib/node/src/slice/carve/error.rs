@@ -19,7 +19,7 @@ use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
-use crate::node::{NodeError, class_of_file};
+use crate::node::{LOCK_PATIENCE, NodeError, class_of_file};
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 use crate::state::leases::StoreError;
@@ -39,6 +39,15 @@ pub enum Reaction {
     Refuse,
     /// Drain the node: an admin must look at it.
     Drain,
+}
+
+/// What of a node cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The device that Slurm gave to the job.
+    Device,
+    /// All GPUs.
+    Node,
 }
 
 /// A size in slurmctld's gpufrac.toml that the node's file does not have.
@@ -475,6 +484,76 @@ impl CarveError {
         }
     }
 
+    /// What of the node cannot be used while the error lasts. None for errors of the job, and for those that another place
+    /// causes, which is counted by itself: a slice that cannot be removed, a slow predecessor.
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            CarveError::ConfigChanged { .. }
+            | CarveError::NoPool { .. }
+            | CarveError::Record(_)
+            | CarveError::Store(_)
+            | CarveError::File(_)
+            | CarveError::Lock(LockError::File(_) | LockError::Flock { .. })
+            | CarveError::Nvml(NvmlError::Start { .. } | NvmlError::Missing { .. }) => {
+                Some(Fault::Node)
+            }
+            // The queue moves.
+            CarveError::Lock(LockError::Timeout { still, .. }) if *still < LOCK_PATIENCE => None,
+            // A job on the GPU is ending.
+            CarveError::Switch(SwitchError::Leased { .. }) => None,
+            CarveError::Lock(_)
+            | CarveError::Nvml(_)
+            | CarveError::NotMade { .. }
+            | CarveError::Geometry { .. }
+            | CarveError::Caps(_)
+            | CarveError::Old(_)
+            | CarveError::Release(_)
+            | CarveError::Mode(_)
+            | CarveError::Switch(_)
+            | CarveError::NotIdle { .. }
+            | CarveError::Share(_)
+            | CarveError::Held { .. }
+            | CarveError::Stranger { .. }
+            | CarveError::Earlier { .. } => Some(Fault::Device),
+            CarveError::Unfinished { error, .. } => error.fault(),
+            _ => None,
+        }
+    }
+
+    /// Whether a user is known to be the cause. An instance in use is decided by who holds it.
+    pub fn is_users(&self) -> bool {
+        let by_driver = matches!(
+            self,
+            CarveError::Nvml(_)
+                | CarveError::NotMade { .. }
+                | CarveError::Mode(ModeError::Nvml(_))
+                | CarveError::Switch(_)
+                | CarveError::NotIdle { .. }
+                | CarveError::Old(_)
+                | CarveError::Release(_)
+                | CarveError::Lock(_)
+        );
+        !by_driver && self.cause() == Cause::User
+    }
+
+    /// Whether another node may serve the job. Files differ from node to node, and the allocation of a job does not.
+    pub fn leaves_node(&self) -> bool {
+        match self.reaction() {
+            // Slurm is silent, and not the node at fault.
+            Reaction::Wait => !matches!(self, CarveError::Uncounted { .. }),
+            Reaction::Hold => matches!(
+                self,
+                CarveError::ConfigChanged { .. }
+                    | CarveError::Geometry { .. }
+                    | CarveError::NoPool { .. }
+                    | CarveError::NoSpank(_)
+                    | CarveError::OtherPools(_)
+                    | CarveError::UnknownDevice { .. }
+            ),
+            Reaction::Refuse | Reaction::Drain => false,
+        }
+    }
+
     /// The place to avoid in a further attempt.
     pub(super) fn held_place(&self) -> Option<Occupied> {
         match self {
@@ -517,6 +596,8 @@ impl CarveError {
                 "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
             ),
             CarveError::Switch(error) => error.hint(),
+            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => error.hint(),
+            CarveError::Unfinished { error, .. } => error.hint(),
             CarveError::NotIdle { .. } => {
                 Some("end the process, or keep it from the GPUs of pools with MIG")
             }

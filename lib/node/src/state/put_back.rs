@@ -1,0 +1,117 @@
+//! Jobs that this node gave back to Slurm: `<state>/put-back/JOBID`, written by the prolog, read by gpufrac-reaperd, which sends
+//! them to other nodes and lets them come back later. The folder survives a reboot, as `ExcNodeList` of the jobs does.
+
+use gpufrac_core::ids::JobId;
+use gpufrac_host::files::{FileError, RootDir};
+use serde::{Deserialize, Serialize};
+
+use crate::node::{Node, now_unix};
+
+/// The folder in `<state>`.
+pub const FOLDER: &str = "put-back";
+
+/// A job that went back to the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutBack {
+    /// Slurm's id of the job.
+    pub job_id: JobId,
+    /// Slurm's count of requeues, before this one.
+    pub restart_count: u32,
+    /// When: seconds since 1970.
+    pub unix: u64,
+    /// Whether the job was held, because no node may have a right configuration.
+    pub held: bool,
+    /// Whether gpufrac has excluded this node for the job.
+    pub excluded: bool,
+}
+
+impl PutBack {
+    /// A job that goes back now.
+    pub fn now(job_id: JobId, restart_count: u32, held: bool) -> PutBack {
+        PutBack {
+            job_id,
+            restart_count,
+            unix: now_unix(),
+            held,
+            excluded: false,
+        }
+    }
+}
+
+/// Notes a job.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn note(node: &Node, job: &PutBack) -> Result<(), FileError> {
+    let (dir, _) = RootDir::create(&node.state.join(FOLDER), 0o700)?;
+    // The type has no map and no number that JSON lacks.
+    let text = serde_json::to_string(job).unwrap_or_default();
+    dir.write(&job.job_id.to_string(), &text, 0o600)
+}
+
+/// Removes a note, unless a prolog wrote another about the job meanwhile.
+///
+/// # Errors
+/// The file cannot be read or removed.
+pub fn forget(node: &Node, job: &PutBack) -> Result<(), FileError> {
+    let dir = match RootDir::open(&node.state.join(FOLDER)) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        other => other?,
+    };
+    let name = job.job_id.to_string();
+    match dir.read(&name)?.as_deref().and_then(parse) {
+        Some(noted) if noted == *job => dir.remove(&name).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn parse(text: &str) -> Option<PutBack> {
+    serde_json::from_str(text).ok()
+}
+
+/// The noted jobs.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
+    let dir = match RootDir::open(&node.state.join(FOLDER)) {
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for name in dir.names()? {
+        let text = dir.read(&name)?;
+        match text.as_deref().and_then(parse) {
+            Some(job) => found.push(job),
+            // Only a killed writer of another build leaves such a file.
+            None => drop(dir.remove(&name)?),
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpufrac_core::config::Config;
+
+    #[test]
+    fn a_job_is_noted_until_it_is_forgotten() {
+        let keep = tempfile::tempdir().unwrap();
+        let mut node = Node::new(Config::empty(), "n1");
+        node.state = keep.path().canonicalize().unwrap();
+        assert!(list(&node).unwrap().is_empty());
+        let job = PutBack::now(JobId(7), 2, true);
+        forget(&node, &job).unwrap();
+        note(&node, &job).unwrap();
+        assert_eq!(list(&node).unwrap(), std::slice::from_ref(&job));
+        std::fs::write(node.state.join(FOLDER).join("8"), "{").unwrap();
+        let again = PutBack::now(JobId(7), 3, true);
+        note(&node, &again).unwrap();
+        forget(&node, &job).unwrap();
+        assert_eq!(list(&node).unwrap(), std::slice::from_ref(&again));
+        forget(&node, &again).unwrap();
+        assert!(list(&node).unwrap().is_empty());
+        assert!(!node.state.join(FOLDER).join("8").exists());
+    }
+}
