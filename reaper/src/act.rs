@@ -6,4 +6,5 @@ pub(crate) mod overdue;
 pub(crate) mod refusal;
 pub mod slices;
 pub mod slurm;
+pub mod slurm_node;
 pub mod witness;

@@ -1,6 +1,7 @@
 //! The rounds of the daemon: read the leases, take samples, judge, act, report.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufrac_core::ids::JobId;
@@ -9,6 +10,7 @@ use gpufrac_core::policy::{Mode, Policy};
 use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
+use gpufrac_node::state::stuck::Stuck;
 use gpufrac_usage::{GpuTime, Tallies};
 
 use self::ends::EndedSlice;
@@ -23,7 +25,7 @@ use crate::keep::state::State;
 use crate::key::SliceId;
 use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
-use crate::report::metrics::{PoolMetrics, Snapshot};
+use crate::report::metrics::{PoolMetrics, Snapshot, lost_units};
 use crate::rhythm::{self, LookScope, Rhythm};
 
 mod books;
@@ -84,6 +86,8 @@ pub struct Daemon {
     copied: Option<Vec<Lease>>,
     /// The pools at the end of the last round.
     pools: Vec<PoolMetrics>,
+    /// The places that were stuck then.
+    stuck: Vec<Stuck>,
 }
 
 impl Daemon {
@@ -125,6 +129,7 @@ impl Daemon {
             private: None,
             copied: None,
             pools: Vec::new(),
+            stuck: Vec::new(),
             config_sum: node.config.sum(),
             node,
             outside,
@@ -252,6 +257,7 @@ impl Daemon {
 
     fn publish(&mut self) {
         self.state.totals.mail_errors += self.mail_queue.failed();
+        self.state.totals.jobs_put_back += self.outside.put_back.swap(0, Ordering::Relaxed);
         let now = self.outside.clock.now();
         let slices = self
             .watched
@@ -264,6 +270,8 @@ impl Daemon {
             cluster_breaker: self.breakers.cluster,
             unleased_instances: self.cleanup.unleased(),
             overdue_leases: self.cleanup.overdue(),
+            stuck_places: self.stuck.len() as u32,
+            stuck_units: lost_units(&self.stuck, &self.pools),
             pools: self.pools.clone(),
             hides_jobs: self.hides_jobs(),
             strangers: self.cleanup.strangers(),

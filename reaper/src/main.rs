@@ -19,6 +19,7 @@ use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::state::locks::{DaemonLock, LockError, Locks};
 use gpufrac_node::version;
 use gpufrac_reaper::act::slurm;
+use gpufrac_reaper::care;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
 use gpufrac_reaper::pages::{Pages, Settings};
@@ -121,13 +122,19 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     }
     let _alone = alone(&node)?;
     answer_questions(&node, log);
+    let put_back = Arc::default();
+    if let Err(error) = care::follow(&args.path(), &node, Arc::clone(&put_back)) {
+        log.error(format!(
+            "{error}; jobs that the node gives back may start on it again"
+        ));
+    }
     let mut waiter = Waiter::new(signals, &node.run.join("leases"))?;
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
     let mut endpoint = Endpoint::open(&node, &snapshot, log);
     let name = node.name.clone();
     let run = node.run.clone();
     set_watchdog(node.config.reaper.interval);
-    let outside = Outside::of(&node)?;
+    let outside = Outside::of(&node, put_back)?;
     let mut daemon = Daemon::start(node, outside, Arc::clone(&snapshot))?;
     log.info(format!("watching the slices of node {name}"));
     notify(&[sd_notify::NotifyState::Ready]);

@@ -1,5 +1,8 @@
 //! The daemon's access to the outside, each part behind a small trait, which tests implement by a simulated world.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
@@ -36,16 +39,18 @@ pub struct Outside {
     pub board: Box<dyn Board>,
     /// Slurm's `PrivateData`; None where nothing is followed.
     pub privacy: Option<Privacy>,
+    /// Jobs that the node gave back and that are not counted yet.
+    pub put_back: Arc<AtomicU64>,
     /// The log for admins.
     pub log: JobLog,
 }
 
 impl Outside {
-    /// The real implementations for this machine.
+    /// The real implementations for this machine. `put_back`: of [`crate::care::follow`].
     ///
     /// # Errors
     /// A folder cannot be created, or others than root can change it.
-    pub fn of(node: &Node) -> Result<Outside, FileError> {
+    pub fn of(node: &Node, put_back: Arc<AtomicU64>) -> Result<Outside, FileError> {
         let log = JobLog::reaper();
         let witness = Witness::follow(&node.run, SlurmProcess).unwrap_or_else(|error| {
             log.warning(format!(
@@ -63,6 +68,7 @@ impl Outside {
             books: Box::new(NodeBooks::open(&node.run, &node.state)?),
             board: Box::new(StatusFiles::open(&node.run)?),
             privacy: Some(Privacy::default()),
+            put_back,
             log,
         })
     }

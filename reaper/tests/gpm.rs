@@ -34,7 +34,19 @@ fn world() -> (tempfile::TempDir, Store, Node, Lease) {
             Ok((id, compute.uuid.clone()))
         })
         .unwrap();
+    // As the prolog marks the instance of a job.
+    let gi_id = instance.gi_id;
+    let ci_id = instance.ci_id;
+    let gi = root.join(format!(
+        "proc/driver/nvidia/capabilities/gpu0/mig/gi{gi_id}"
+    ));
+    for folder in [gi.clone(), gi.join(format!("ci{ci_id}"))] {
+        let access = folder.join("access");
+        let text = fs::read_to_string(&access).unwrap();
+        fs::write(&access, format!("{text}DeviceFileModify: 2\n")).unwrap();
+    }
     lease.slice.gpu_uuid = made.gpus[0].uuid.clone();
+    lease.slice.gpu_minor = gpufrac_core::ids::DeviceMinor(made.gpus[0].minor);
     let text = format!(
         "version = 1\n[paths]\ndriver_root = \"{root}\"\nnvml = \"{library}\"\n[pool.h100]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n",
         root = root.display(),

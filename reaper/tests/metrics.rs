@@ -73,11 +73,14 @@ fn snapshot() -> Snapshot {
             driver_errors: 12,
             slurm_errors: 13,
             mail_errors: 14,
+            jobs_put_back: 18,
         },
         node_breaker: true,
         cluster_breaker: false,
         unleased_instances: 15,
         overdue_leases: 16,
+        stuck_places: 19,
+        stuck_units: 20,
         strangers: 17,
         pools: vec![
             PoolMetrics {

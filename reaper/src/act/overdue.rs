@@ -58,6 +58,7 @@ impl Cleanup {
         Seen {
             mig: mode.and_then(|mode| mode.as_ref().ok().copied()),
             fault: mode.and_then(|mode| mode.as_ref().err().cloned()),
+            lost: Vec::new(),
             unleased: unleased
                 .map(|it| Place {
                     start: it.place.start,

@@ -17,6 +17,7 @@ use gpufrac_node::slice::{keep, reconcile};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::record::NodeRecord;
+use gpufrac_node::state::stuck::{self, Stuck};
 use gpufrac_nvml::{MigMode, NvmlError};
 
 use crate::key::Key;
@@ -126,6 +127,9 @@ pub trait Slices {
 
     /// For each GPU of the pools: whether it is in MIG mode, or why the driver does not say it.
     fn modes(&self, node: &Node) -> Vec<(GpuIndex, Result<bool, SliceError>)>;
+
+    /// The places that are stuck; none where the records cannot be read, which [`crate::care`] reports.
+    fn stuck(&self, node: &Node) -> Vec<Stuck>;
 
     /// Users' processes on slices and GPUs of pools whose jobs have no lease there.
     ///
@@ -287,6 +291,12 @@ impl Slices for NodeSlices {
             Ok(mode == MigMode::On)
         };
         gpus.into_iter().map(|index| (index, mode(index))).collect()
+    }
+
+    fn stuck(&self, node: &Node) -> Vec<Stuck> {
+        let mut places = stuck::list(node).unwrap_or_default();
+        places.retain(Stuck::is_stuck);
+        places
     }
 
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError> {

@@ -11,6 +11,8 @@ use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo, PrivateValues};
 
+use super::slurm_node::{self, Change, Changed, NodeControl};
+
 /// The argument with which the daemon's program becomes this process.
 pub const CALL_ARGUMENT: &str = "slurm-call";
 /// The time limit of a call.
@@ -77,6 +79,8 @@ enum Call {
     },
     /// Reads `PrivateData` in this host's slurm.conf; slurmctld is not asked.
     PrivateData,
+    /// Changes what Slurm starts on this node.
+    Node { node: String, change: Change },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,6 +91,8 @@ enum Reply {
     Done(Vec<Result<(), ActionError>>),
     /// The values; None if libslurm does not show them.
     Private(Option<PrivateValues>),
+    /// The result of a change of the node.
+    Changed(Changed),
 }
 
 /// The daemon's access to Slurm.
@@ -144,7 +150,17 @@ pub fn private_data() -> Result<PrivateValues, SlurmError> {
     match SlurmProcess::call(&Call::PrivateData)? {
         Reply::Private(Some(values)) => Ok(values),
         Reply::Private(None) => Err(SlurmError::Hidden),
-        Reply::Seen(_) | Reply::Done(_) => Err(SlurmError::other_answer()),
+        _ => Err(SlurmError::other_answer()),
+    }
+}
+
+impl NodeControl for SlurmProcess {
+    fn change(&self, node: &str, change: Change) -> Result<Changed, SlurmError> {
+        let node = node.to_owned();
+        match SlurmProcess::call(&Call::Node { node, change })? {
+            Reply::Changed(changed) => Ok(changed),
+            _ => Err(SlurmError::other_answer()),
+        }
     }
 }
 
@@ -152,7 +168,7 @@ impl JobControl for SlurmProcess {
     fn jobs(&self, jobs: &[JobId]) -> Result<Vec<Option<JobInfo>>, SlurmError> {
         match SlurmProcess::call(&Call::Look(jobs.to_vec()))? {
             Reply::Seen(seen) => Ok(seen),
-            Reply::Done(_) | Reply::Private(_) => Err(SlurmError::other_answer()),
+            _ => Err(SlurmError::other_answer()),
         }
     }
 
@@ -169,7 +185,7 @@ impl JobControl for SlurmProcess {
         };
         match SlurmProcess::call(&call)? {
             Reply::Done(results) => Ok(results),
-            Reply::Seen(_) | Reply::Private(_) => Err(SlurmError::other_answer()),
+            _ => Err(SlurmError::other_answer()),
         }
     }
 }
@@ -195,6 +211,9 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
             return Ok(Reply::Seen(seen.collect::<Result<_, _>>()?));
         }
         Call::PrivateData => return Ok(Reply::Private(client.private_data())),
+        Call::Node { node, change } => {
+            return slurm_node::carry_out(&client, &node, change).map(Reply::Changed);
+        }
         Call::Act {
             job_id,
             restart_count,

@@ -139,6 +139,8 @@ pub(crate) mod tests {
             can_requeue: true,
             mail_user: String::new(),
             admin_comment: String::new(),
+            excluded_nodes: String::new(),
+            is_held: false,
         }
     }
 

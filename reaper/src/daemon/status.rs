@@ -1,10 +1,12 @@
 //! Describes the node for `gpufrac status`, `top` and `web`.
 
 use gpufrac_core::config::Device;
+use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Lease};
 use gpufrac_core::policy::Mode;
+use gpufrac_node::state::stuck::{Lost, Stuck};
 use gpufrac_node::version;
-use gpufrac_view::{Gpu, Node, Usage, VERSION};
+use gpufrac_view::{Gpu, Node, Usage, VERSION, stuck};
 
 use super::Daemon;
 use super::watched::WatchedJob;
@@ -14,6 +16,7 @@ use crate::report::metrics::PoolMetrics;
 impl Daemon {
     /// Writes the state of the node for its users.
     pub(super) fn show(&mut self) {
+        self.stuck = self.outside.slices.stuck(&self.node);
         let node = self.describe();
         self.pools = PoolMetrics::of(&node.gpus);
         let shared = self.node.shared.as_deref();
@@ -23,6 +26,7 @@ impl Daemon {
     }
 
     fn describe(&self) -> Node {
+        let stuck: Vec<_> = self.stuck.iter().map(shown).collect();
         let interval = self.node.config.reaper.interval.as_secs().max(1);
         Node {
             version: VERSION,
@@ -31,30 +35,33 @@ impl Daemon {
             interval: u32::try_from(interval).unwrap_or(u32::MAX),
             build: version::TEXT.clone(),
             config_sum: Some(self.config_sum.clone()),
-            gpus: self.gpus_of_pools(),
+            gpus: self.gpus_of_pools(&stuck),
+            stuck,
         }
     }
 
     /// The GPUs that node-setup found; none if it has not run.
-    fn gpus_of_pools(&self) -> Vec<Gpu> {
+    fn gpus_of_pools(&self, stuck: &[stuck::Stuck]) -> Vec<Gpu> {
         let gpus = self.outside.slices.gpus(&self.node);
         let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         let config = &self.node.config;
         let devices = config.devices_of_node(&self.node.name, count);
         let gpus = gpus.iter().filter_map(|(index, uuid)| {
             let device = devices.iter().find(|it| it.gpu_index == *index)?;
-            Some(self.gpu(uuid, device))
+            let lost = stuck::lost(stuck, *index, &devices);
+            Some(self.gpu(uuid, device, lost))
         });
         gpus.collect()
     }
 
-    fn gpu(&self, uuid: &str, device: &Device<'_>) -> Gpu {
+    fn gpu(&self, uuid: &str, device: &Device<'_>, lost: Vec<Side>) -> Gpu {
         let leases = self.leases.iter();
         let leases = leases.filter(|lease| lease.slice.gpu_uuid == uuid);
         let leases: Vec<&Lease> = leases.collect();
         let mut seen = self.cleanup.seen(device.gpu_index);
         // A lease is newer than the last question to the driver.
         seen.mig = mode_of(&leases).or(seen.mig);
+        seen.lost = lost;
         let mut described = Gpu::of(device, uuid, &leases, seen);
         for slice in &mut described.slices {
             let owner = slice.owner.as_ref();
@@ -88,6 +95,24 @@ impl Daemon {
             },
             ends: end.map(|end| self.outside.clock.unix(end)),
         })
+    }
+}
+
+/// A stuck place for its users. A process of a user is not named to others.
+fn shown(place: &Stuck) -> stuck::Stuck {
+    stuck::Stuck {
+        place: place.place.clone(),
+        gpu: place.gpu_index,
+        device: match place.lost {
+            Lost::Device(index) => Some(index),
+            Lost::Lease(_) | Lost::Node => None,
+        },
+        since: place.since,
+        failures: place.failures,
+        cause: Some(match place.by_user {
+            true => place.answer.clone(),
+            false => place.cause(),
+        }),
     }
 }
 

@@ -61,11 +61,15 @@ fn for_all(node: &Node, private: PrivateData) -> (Node, u32) {
     }
 }
 
-/// The node without the owners of slices, except `user`.
+/// The node without the owners of slices, except `user`, and without what may name a job.
 fn without_others(node: &Node, user: Option<UserId>) -> Node {
     let mut node = node.clone();
     for slice in node.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
         slice.owner = slice.owner.take().filter(|owner| Some(owner.uid) == user);
+    }
+    // The error of a file, or a process, may name a job.
+    for place in &mut node.stuck {
+        place.cause = None;
     }
     node
 }
@@ -81,6 +85,7 @@ fn for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, Node> {
         let mut own = without_others(node, Some(user));
         if private.nodes {
             // Of a hidden node a user sees the own slices alone.
+            own.stuck.clear();
             for gpu in &mut own.gpus {
                 gpu.slices.retain(|slice| slice.owner.is_some());
                 gpu.room.clear();
@@ -224,22 +229,25 @@ struct Pace {
 
 /// What was written last.
 struct Written {
-    /// The node without the use of its slices.
+    /// The node without the use of its slices and the count of failures.
     node: Node,
     private: PrivateData,
 }
 
 impl Pace {
-    /// Whether they are due: after a change of the GPUs, their slices or PrivateData, and after a pause.
+    /// Whether they are due: after a change of the GPUs, their slices, stuck places or PrivateData, and after a pause.
     fn is_due(&mut self, node: &Node, private: PrivateData) -> bool {
         let mut now = node.clone();
         for slice in now.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
             slice.usage = None;
         }
+        for place in &mut now.stuck {
+            place.failures = 0;
+        }
         let is_known = self.last.as_ref().is_some_and(|last| {
             // A clock that was set back must not keep the files old.
             let waited = now.written.checked_sub(last.node.written);
-            last.node.gpus == now.gpus
+            (&last.node.gpus, &last.node.stuck) == (&now.gpus, &now.stuck)
                 && last.private == private
                 && waited.is_some_and(|waited| waited < u64::from(PAUSE))
         });
@@ -446,7 +454,8 @@ mod tests {
         let node = test_examples::nodes(50, 1)
             .into_iter()
             .find(|node| owners(node).len() > 1);
-        let node = node.unwrap();
+        let mut node = node.unwrap();
+        node.stuck = vec![test_examples::stuck()];
         let user = owners(&node)[0];
         let own = |user: UserId| read(&run.join(format!("own/{user}/status/{}.json", node.node)));
         let for_all = || read(&run.join("reaper/status.json")).unwrap();
@@ -454,6 +463,8 @@ mod tests {
         files.show(node.clone(), None, jobs).unwrap();
         assert_eq!(owners(&for_all()), []);
         assert_eq!(for_all().gpus.len(), node.gpus.len());
+        // Its cause may name a job.
+        assert_eq!(for_all().stuck[0].cause, None);
         assert_eq!(own(UserId::ROOT), Some(with_pause(node.clone())));
         assert_eq!(owners(&own(user).unwrap()), [user]);
         assert_eq!(own(user).unwrap().gpus.len(), node.gpus.len());
@@ -468,6 +479,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let seen = own(user).unwrap();
         assert_eq!(owners(&seen), [user]);
+        assert_eq!(seen.stuck, []);
         let gpus = &seen.gpus;
         assert!(
             gpus.iter()

@@ -32,6 +32,13 @@ pub struct Totals {
     pub slurm_errors: u64,
     /// Mail messages that could not be sent.
     pub mail_errors: u64,
+    /// Jobs that the node gave back to Slurm.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub jobs_put_back: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Totals {

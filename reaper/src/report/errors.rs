@@ -36,6 +36,10 @@ pub(crate) enum Topic {
     Shipping,
     /// Leases in carving or releasing whose program died.
     Overdue,
+    /// Places that cannot be freed or used.
+    Places,
+    /// Jobs that the node gave back to Slurm.
+    PutBack,
     /// Kept instances.
     Kept,
     /// Leases of jobs that seem to have ended.
@@ -61,6 +65,8 @@ impl Topic {
     fn name(self) -> &'static str {
         match self {
             Topic::Leases => "leases",
+            Topic::Places => "places",
+            Topic::PutBack => "jobs put back",
             Topic::Driver => "driver",
             Topic::Slurm => "slurm",
             Topic::Shared => "shared",

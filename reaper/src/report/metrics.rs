@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::keep::totals::Totals;
 use crate::measure::sample::Source;
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{GpuIndex, JobId};
+use gpufrac_node::state::stuck::{Lost, Stuck};
 use gpufrac_view::Gpu;
 
 mod answer;
@@ -34,6 +35,10 @@ pub struct Snapshot {
     pub unleased_instances: u32,
     /// Leases, in any state, whose job has ended.
     pub overdue_leases: u32,
+    /// Places that are stuck.
+    pub stuck_places: u32,
+    /// Units that are lost with them; 100 are a GPU.
+    pub stuck_units: u32,
     /// Processes that compute although their job has no lease.
     pub strangers: u32,
     /// The pools of this node.
@@ -74,6 +79,18 @@ impl PoolMetrics {
     }
 }
 
+/// The units of stuck places: of each GPU at most 100, because a device may be stuck with the slices on it.
+pub(crate) fn lost_units(stuck: &[Stuck], pools: &[PoolMetrics]) -> u32 {
+    if stuck.iter().any(|place| place.lost == Lost::Node) {
+        return pools.iter().map(|pool| 100 * pool.gpus).sum();
+    }
+    let mut lost: BTreeMap<Option<GpuIndex>, u32> = BTreeMap::new();
+    for place in stuck {
+        *lost.entry(place.gpu_index).or_default() += place.units;
+    }
+    lost.into_values().map(|units| units.min(100)).sum()
+}
+
 /// The metrics of a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceMetrics {
@@ -103,4 +120,29 @@ pub struct SliceMetrics {
     pub idle_seconds: f64,
     /// The source of the last sample.
     pub source: Source,
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_core::ids::DeviceIndex;
+
+    use super::*;
+
+    #[test]
+    fn no_gpu_loses_more_than_it_has() {
+        let pools = [2, 1].map(|gpus| PoolMetrics {
+            gpus,
+            ..PoolMetrics::default()
+        });
+        let node = || Stuck::of_node("gpu".to_owned(), "in use (19)".to_owned());
+        let on = |gpu: u32, units: u32| {
+            let mut place = node();
+            place.lost = Lost::Device(DeviceIndex(gpu));
+            (place.gpu_index, place.units) = (Some(GpuIndex(gpu)), units);
+            place
+        };
+        assert_eq!(lost_units(&[], &pools), 0);
+        assert_eq!(lost_units(&[on(0, 25), on(1, 100), on(1, 13)], &pools), 125);
+        assert_eq!(lost_units(&[on(0, 25), node()], &pools), 300);
+    }
 }

@@ -16,6 +16,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::stuck::Stuck;
 use gpufrac_node::state::usage::UsageError;
 use gpufrac_reaper::act::slices::{SliceError, Slices, Unleased};
 use gpufrac_reaper::act::slurm::{ActionError, JobControl, SlurmAction, SlurmError};
@@ -60,6 +61,7 @@ impl Simulated {
             books: Box::new(self.clone()),
             board: Box::new(self.clone()),
             privacy: None,
+            put_back: Arc::default(),
             log: JobLog::to("reaper", log.clone()),
         }
     }
@@ -290,6 +292,10 @@ impl Slices for Simulated {
     }
 
     fn modes(&self, _: &Node) -> Vec<(GpuIndex, Result<bool, SliceError>)> {
+        Vec::new()
+    }
+
+    fn stuck(&self, _: &Node) -> Vec<Stuck> {
         Vec::new()
     }
 

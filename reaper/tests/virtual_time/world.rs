@@ -576,6 +576,8 @@ impl World {
             ended_by: None,
             mail_user: String::new(),
             admin_comment: job.comment.clone(),
+            excluded_nodes: String::new(),
+            is_held: false,
         })
     }
 

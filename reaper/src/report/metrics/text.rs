@@ -167,6 +167,13 @@ impl Metrics<'_, '_> {
         );
         self.gauge(head, [(NO_LABELS, snapshot.unleased_instances)])?;
         let head = Head::new(
+            "stuck_places",
+            "Places that cannot be freed, or where no slice can be made",
+        );
+        self.gauge(head, [(NO_LABELS, snapshot.stuck_places)])?;
+        let head = Head::new("stuck_units", "Units that no job gets because of them");
+        self.gauge(head, [(NO_LABELS, snapshot.stuck_units)])?;
+        let head = Head::new(
             "strangers",
             "Processes that compute where their jobs have no lease",
         );
@@ -184,6 +191,11 @@ impl Metrics<'_, '_> {
     }
 
     fn totals(&mut self, totals: &Totals) -> fmt::Result {
+        let head = Head::new(
+            "jobs_put_back",
+            "Jobs that the node could not serve and gave back to the queue",
+        );
+        self.counter(head, [(NO_LABELS, totals.jobs_put_back)])?;
         for (name, help, value) in [
             ("rounds", "Rounds of samples", totals.rounds),
             (
