@@ -4,6 +4,7 @@ mod activity;
 mod jobs;
 mod reaper;
 mod report;
+mod stuck;
 
 use std::path::Path;
 
@@ -50,6 +51,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
         report.findings.extend(check::check(&node));
         report.findings.extend(no_fence());
         report.findings.extend(reaper::findings(&node));
+        report.findings.extend(stuck::findings(&node));
         report.findings.extend(activity::findings(&node));
         // Slurm sends all jobs of the cluster for this; health checks of thousands of nodes must not ask for that.
         if !args.quiet {

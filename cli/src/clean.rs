@@ -4,6 +4,7 @@ use gpufrac_core::ids::JobId;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::locked::LockedGpu;
+use gpufrac_node::job::reserve;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::unleased::{self, CleanError, Unleased};
 use gpufrac_nvml::Session;
@@ -89,7 +90,10 @@ fn without_lease(node: &Node) -> Result<Vec<JobId>, CliError> {
     let mut lost = Vec::new();
     for job in slurm::jobs_on(&node.name).map_err(CliError::SlurmIsSilent)? {
         let is_leased = leases.iter().any(|lease| lease.job_id == job.id);
-        if !is_leased && slurm::has_fractions(job.id).map_err(CliError::SlurmIsSilent)? {
+        if !is_leased
+            && slurm::has_fractions(job.id).map_err(CliError::SlurmIsSilent)?
+            && !reserve::is_in_slurm(job.id)
+        {
             lost.push(job.id);
         }
     }

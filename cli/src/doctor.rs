@@ -10,9 +10,11 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::read_name;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
-use gpufrac_node::node::Node;
+use gpufrac_node::node::{Node, now_unix};
+use gpufrac_node::state::put_back;
 use gpufrac_reaper::report::why;
 use gpufrac_slurm_settings::{AskError, ask_slurm};
+use gpufrac_view::words::span;
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
@@ -71,6 +73,7 @@ pub fn run(args: &DoctorArgs) -> Result<Exit, CliError> {
         lease(job, &node);
         head(&format!("usage records of {}", node.name));
         used(job, &node);
+        stuck(job, &node);
     }
     head("records of gpufrac-reaperd");
     reaped(job, &node);
@@ -186,6 +189,31 @@ fn used(job: JobId, node: &Node) {
             println!("  none: no slice ended on this node yet")
         }
         Err(error) => println!("  `{}` cannot be read: {error}", path.display()),
+    }
+}
+
+/// Prints whether this node gave the job back, and its places that are stuck. The records are root's.
+fn stuck(job: JobId, node: &Node) {
+    let given_back = put_back::list(node).unwrap_or_default();
+    let given_back = given_back.iter().filter(|it| it.job_id == job);
+    let now = now_unix();
+    let mut lines: Vec<String> = given_back
+        .map(|it| {
+            let age = span(now.saturating_sub(it.unix));
+            match it.excluded {
+                true => format!(
+                    "{} gave the job back {age} ago: it goes to other nodes (`ExcNodeList`), and may come back when the places are free",
+                    node.name
+                ),
+                false => format!("{} gave the job back {age} ago", node.name),
+            }
+        })
+        .collect();
+    let shown = status::files::own(node).map_or_else(Vec::new, |file| file.stuck);
+    lines.extend(shown.iter().map(|place| place.text(now)));
+    if !lines.is_empty() {
+        head(&format!("what {} cannot do", node.name));
+        say(lines.iter().map(String::as_str), "nothing");
     }
 }
 

@@ -8,7 +8,7 @@ use gpufrac_node::state::record::{NodeRecord, RecordError};
 use gpufrac_node::version;
 use gpufrac_nvml::{Instance, MigMode, NvmlError, Session};
 use gpufrac_view::cluster::{NodeState, Source};
-use gpufrac_view::{Gpu, Place, Seen, Usage, VERSION};
+use gpufrac_view::{Gpu, Place, Seen, Usage, VERSION, stuck};
 
 mod ask;
 pub mod command;
@@ -56,17 +56,23 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
             answers.push((gpu, device, answer));
         }
     }
+    let now = now_unix();
+    let file = files::own(node).filter(|file| !file.is_stale(now));
+    let stuck = file.as_ref().map(|file| file.stuck.clone());
+    let stuck = stuck.unwrap_or_default();
     // After the instances: a lease exists before its instance.
     let (leases, damaged) = node.leases()?.readable()?;
     let gpus = answers.into_iter().map(|(gpu, device, answer)| {
         let on_it = leases.iter();
         let on_it = on_it.filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
         let on_it: Vec<&Lease> = on_it.collect();
-        let seen = answer.seen(&on_it);
+        let seen = Seen {
+            lost: stuck::lost(&stuck, gpu.index, &devices),
+            ..answer.seen(&on_it)
+        };
         Gpu::of(device, &gpu.uuid, &on_it, seen)
     });
     let gpus = gpus.collect();
-    let now = now_unix();
     let described = gpufrac_view::Node {
         version: VERSION,
         node: node.name.clone(),
@@ -74,10 +80,11 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
         interval: 1,
         build: version::TEXT.clone(),
         config_sum: None,
+        stuck,
         gpus,
     };
     let mut state = NodeState::of(described, Source::Node);
-    if let Some(file) = files::own(node).filter(|file| !file.is_stale(now)) {
+    if let Some(file) = file {
         state.written = Some(file.written);
         files::add_use(&mut state, &file);
     }
@@ -121,6 +128,7 @@ impl Answer {
             mig: self.mig,
             fault,
             unleased,
+            ..Seen::default()
         }
     }
 }

@@ -135,6 +135,7 @@ fn fresh(count: usize) -> Vec<Node> {
     for node in &mut nodes {
         node.written += late;
     }
+    nodes[0].stuck = vec![test_examples::stuck()];
     nodes
 }
 
@@ -207,6 +208,7 @@ fn the_cluster_is_shown_by_the_files_of_its_nodes() {
     let nodes = report["nodes"].as_array().unwrap();
     assert_eq!(nodes.len(), 10);
     assert!(nodes.iter().all(|node| node["source"] == "file"));
+    assert_eq!(nodes[0]["stuck"][0]["place"], "GPU 0 1g.10gb at 3:1");
     assert_eq!(
         (&nodes[1]["state"], &nodes[1]["reason"]),
         (&json!("drained"), &json!("a fan"))

@@ -143,6 +143,7 @@ mod tests {
             interval: 10,
             build: version::TEXT.clone(),
             config_sum: Some("0123".to_owned()),
+            stuck: Vec::new(),
             gpus: Vec::new(),
         }
     }

@@ -98,6 +98,7 @@ fn show_map(node: &NodeState) {
     for state in &node.gpus {
         print_all(&map::lines(state));
     }
+    print_all(&text::stuck_places(node, now_unix()));
 }
 
 /// On a host without GPUs of pools: the user's own jobs, what could start, and what to type.

@@ -121,13 +121,23 @@ pub fn cluster(report: &Report) -> Vec<String> {
     }
     lines.push(String::new());
     lines.push(LEGEND.to_owned());
-    for table in [free(report), waiting(report), idle(report)] {
+    let stuck = report.nodes.iter().filter(|node| !node.stale);
+    let stuck = stuck.flat_map(|node| {
+        let places = stuck_places(node, report.at).into_iter();
+        places.map(|place| format!("{}: {place}", node.node))
+    });
+    for table in [free(report), waiting(report), stuck.collect(), idle(report)] {
         if !table.is_empty() {
             lines.push(String::new());
             lines.extend(table);
         }
     }
     lines
+}
+
+/// The places of a node that are stuck, a line each. `now`: seconds since 1970.
+pub fn stuck_places(node: &NodeState, now: u64) -> Vec<String> {
+    node.stuck.iter().map(|place| place.text(now)).collect()
 }
 
 fn sums(report: &Report) -> String {
@@ -430,6 +440,20 @@ mod tests {
         assert!(!text.contains('\u{1b}'));
         expect_file!["../../tests/snapshots/cluster.txt"].assert_eq(&text);
         expect_file!["../../../docs/images/status-cluster.svg"].assert_eq(&picture(&text));
+    }
+
+    #[test]
+    fn places_that_are_stuck_are_named_with_their_node() {
+        let mut report = report();
+        report.nodes[0].stuck = vec![test_examples::stuck()];
+        report.nodes[2].stale = true;
+        report.nodes[2].stuck = vec![test_examples::stuck()];
+        let text = cluster(&report).join("\n");
+        assert!(
+            text.contains("\n\ngn0001: GPU 0 1g.10gb at 3:1 is stuck for 13m: in use (19); DCGM's"),
+            "{text}"
+        );
+        assert_eq!(text.matches("is stuck").count(), 1);
     }
 
     #[test]

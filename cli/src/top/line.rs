@@ -259,7 +259,12 @@ impl<'a> Lines<'a> {
             0 => String::new(),
             count => format!(", {count} with a fault"),
         };
-        let text = format!("{sign} {}  {}{faults}", node.node, totals(&Sums::of(node)));
+        let stuck = match node.stuck.len() {
+            0 => String::new(),
+            count => format!(", {count} stuck"),
+        };
+        let totals = totals(&Sums::of(node));
+        let text = format!("{sign} {}  {totals}{faults}{stuck}", node.node);
         let text = fit(&text, self.width.saturating_sub(age.width() + 1));
         let bold = Style::new().add_modifier(Modifier::BOLD);
         Line::from(vec![

@@ -243,6 +243,19 @@ fn q_and_control_c_end_it() {
 }
 
 #[test]
+fn a_node_with_a_stuck_place_says_so() {
+    let mut view = view(Reader::default());
+    let mut node = Node::clone(&view.nodes[0]);
+    node.stuck = vec![test_examples::stuck()];
+    view.take(Found {
+        nodes: vec![node.into()],
+        problems: Vec::new(),
+    });
+    let text = lines(&drawn(&mut view, ASCII, 120, 24)).concat();
+    assert!(text.contains(", 1 stuck "), "{text}");
+}
+
+#[test]
 fn a_hostile_name_cannot_move_the_cursor() {
     let mut view = view(Reader::default());
     let mut node = Node::clone(&view.nodes[0]);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpufrac_core::ids::JobId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Gpu, Node, Owner, Place, Slice, Usage};
+use crate::{Gpu, Node, Owner, Place, Slice, Stuck, Usage};
 
 /// What `gpufrac status --json` prints. The keys and their meanings are stable within a version; a later build may
 /// add keys.
@@ -66,6 +66,9 @@ pub struct NodeState {
     /// Whether the file is so old that the node or its daemon must have stopped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
+    /// The places that are stuck, by the node's file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<Stuck>,
     /// The GPUs of pools, by index.
     pub gpus: Vec<GpuState>,
 }
@@ -244,6 +247,7 @@ impl NodeState {
             reason: None,
             written: None,
             stale: false,
+            stuck: node.stuck,
             gpus: gpus.collect(),
         }
     }
@@ -409,6 +413,7 @@ pub fn joined<'n>(
                 reason: None,
                 written: None,
                 stale: false,
+                stuck: Vec::new(),
                 gpus: Vec::new(),
             },
         }

@@ -14,10 +14,12 @@ pub mod cluster;
 mod of_pool;
 mod read;
 pub mod slurm;
+pub mod stuck;
 pub mod words;
 
 pub use of_pool::Seen;
 pub use read::ViewError;
+pub use stuck::Stuck;
 
 /// The version of the file that this build writes.
 pub const VERSION: u32 = 1;
@@ -39,6 +41,9 @@ pub struct Node {
     /// files of earlier builds, and where no daemon wrote the view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_sum: Option<String>,
+    /// The places that are stuck.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<Stuck>,
     /// The GPUs of pools, by index.
     pub gpus: Vec<Gpu>,
 }

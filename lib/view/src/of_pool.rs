@@ -24,6 +24,8 @@ pub struct Seen {
     pub mig: Option<bool>,
     /// Why the GPU cannot be used; None where it works.
     pub fault: Option<String>,
+    /// The sides on which no slice can be made.
+    pub lost: Vec<Side>,
     /// The positions of instances that no lease names.
     pub unleased: Vec<Place>,
 }
@@ -38,7 +40,7 @@ impl Gpu {
             (slice.place.map(|place| place.start), owner)
         });
         let room = match seen.fault {
-            None => room(pool, leases, &seen.unleased),
+            None => room(pool, leases, &seen),
             Some(_) => no_room(pool),
         };
         Gpu {
@@ -102,22 +104,20 @@ impl Slice {
 }
 
 /// For each size how many jobs have room.
-fn room(pool: &Pool, leases: &[&Lease], unleased: &[Place]) -> Vec<Room> {
+fn room(pool: &Pool, leases: &[&Lease], seen: &Seen) -> Vec<Room> {
     // Slurm does not count the instance that is kept after a job, and it goes when a job needs its place.
     let held = leases
         .iter()
         .filter(|lease| lease.state != LeaseState::Kept);
     let held: Vec<&Lease> = held.copied().collect();
-    let most = pool
-        .layout
-        .sides
-        .iter()
-        .map(|side| free(pool, *side, &held));
+    let sides = pool.layout.sides.iter();
+    let sides = sides.filter(|side| !seen.lost.contains(side));
+    let most = sides.clone().map(|side| free(pool, *side, &held));
     let most = most.max().unwrap_or(0);
     let listed = sizes(pool, most).into_iter();
     let rooms = listed.map(|size| {
-        let sides = pool.layout.sides.iter();
-        let jobs = sides.map(|side| jobs(pool, size, *side, &held, unleased));
+        let sides = sides.clone();
+        let jobs = sides.map(|side| jobs(pool, size, *side, &held, &seen.unleased));
         of_size(size, jobs.sum())
     });
     rooms.collect()

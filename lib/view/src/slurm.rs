@@ -178,6 +178,7 @@ pub fn nodes(text: &str, config: &Config) -> Vec<NodeState> {
             reason: fields.next().and_then(set),
             written: None,
             stale: false,
+            stuck: Vec::new(),
             gpus: gpus(name, all, used, config),
         });
     }

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::fraction::{Fraction, Units};
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Lease, LeaseState};
-use gpufrac_view::{Gpu, Node, Place, Seen};
+use gpufrac_view::{Gpu, Node, Place, Seen, Stuck, stuck};
 
 /// The GPU 0 of a node with one pool.
 fn gpu(pool: &str, leases: &[Lease], seen: Seen) -> Gpu {
@@ -106,6 +107,48 @@ fn a_gpu_with_a_fault_has_no_room() {
         ..Seen::default()
     };
     assert_eq!(room(&gpu(HALVES, &[], seen)), "0.5:0 0.25:0 0.125:0");
+}
+
+#[test]
+fn a_device_or_a_node_that_is_stuck_has_no_room() {
+    let text = format!("version = 1\n[pool.p]\n{HALVES}\npartitions = [\"gpu\"]\nnodes = \"n1\"\n");
+    let config = Config::parse(&text, "gpufrac.toml").unwrap();
+    let devices = config.devices_of_node("n1", 2);
+    let left_of_1 = devices[2].index;
+    let room = |gpu: u32, places: &[Stuck]| {
+        let device = &devices[2 * gpu as usize];
+        let seen = Seen {
+            lost: stuck::lost(places, GpuIndex(gpu), &devices),
+            ..Seen::default()
+        };
+        room(&Gpu::of(device, "GPU-0", &[], seen))
+    };
+    // A slice that cannot be removed has a lease, which counts.
+    let slice = test_examples::stuck();
+    assert_eq!(room(1, std::slice::from_ref(&slice)), room(1, &[]));
+    let half = Stuck {
+        gpu: Some(GpuIndex(1)),
+        device: Some(left_of_1),
+        ..slice.clone()
+    };
+    assert_eq!(room(0, std::slice::from_ref(&half)), room(0, &[]));
+    assert_eq!(room(1, &[half]), "0.5:1 0.25:2 0.125:3");
+    let node = Stuck { gpu: None, ..slice };
+    assert_eq!(room(0, &[node]), "0.5:0 0.25:0 0.125:0");
+}
+
+#[test]
+fn a_stuck_place_is_one_line_on_which_nothing_moves_the_cursor() {
+    let mut place = test_examples::stuck();
+    let now = place.since + 780;
+    assert_eq!(
+        place.text(now),
+        "GPU 0 1g.10gb at 3:1 is stuck for 13m: in use (19); DCGM's daemon (nv-hostengine, pid 812) runs"
+    );
+    place.cause = Some("\u{1b}[2J\n".to_owned());
+    assert!(place.text(now).ends_with("13m: ?[2J?"));
+    place.cause = None;
+    assert!(place.text(now).ends_with("13m: root can see why"));
 }
 
 #[test]

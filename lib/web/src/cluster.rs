@@ -86,6 +86,11 @@ pub fn problems(page: &mut Html, site: &Site, node: &Node) {
             .text(format!("{faults} {gpus} cannot be used"))
             .raw("</p>");
     }
+    for place in &node.stuck {
+        page.raw("<p class=\"bad\">")
+            .text(place.text(site.now))
+            .raw("</p>");
+    }
 }
 
 /// A GPU as a bar. The page says the same in words.
