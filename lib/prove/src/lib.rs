@@ -1,8 +1,8 @@
 //! `gpufrac prove`: measures on a GPU what gpufrac takes for true of NVIDIA's driver.
 //!
 //! A run makes and removes instances on one GPU of a drained node, whose lock it holds. It stops at the first answer
-//! that it does not understand, and puts back what it changed ([`remains`]). [`document`] is what it leaves, [`page`]
-//! the same for people. [`steps`] has the questions.
+//! that it does not understand, and puts back what it changed (`remains`). [`document`] is what it leaves, [`page`]
+//! the same for people. `steps` has the questions.
 
 #![forbid(unsafe_code)]
 

@@ -210,21 +210,23 @@ pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> 
     store.update(change).map_err(refused(doing))
 }
 
-/// Holds a GPU, with its device node open, until a signal ends the process. `parent`: only its first instance is refused.
+/// Holds a GPU, or the instance of a MIG UUID, until a signal ends the process, with the GPU's device node open.
+/// `profiling`: with the counters of the GPU; `parent`: only the first instance of the GPU is refused.
 ///
 /// # Errors
-/// When there is no such GPU, or what the file system answers.
-pub fn hold(store: &Store, index: usize, parent: bool) -> Result<(), AdminError> {
-    let (uuid, minor) = {
+/// When there is no such GPU or instance, or what the file system answers.
+pub fn hold(store: &Store, device: &str, profiling: bool, parent: bool) -> Result<(), AdminError> {
+    let (held, minor) = {
         let node = store.node()?;
         let missing = || AdminError::Instance(device.to_owned());
         let of_uuid = |gpu: &&Gpu| gpu.mig_devices().any(|(_, compute)| compute.uuid == device);
         match device.parse() {
             Ok(index) => {
                 let gpu = gpu(&node, index)?;
-                let held = match profiling {
-                    true => processes::profiling(&gpu.uuid),
-                    false => gpu.uuid.clone(),
+                let held = match (profiling, parent) {
+                    (true, _) => processes::profiling(&gpu.uuid),
+                    (_, true) => processes::parent(&gpu.uuid),
+                    _ => gpu.uuid.clone(),
                 };
                 (held, gpu.minor)
             }
@@ -241,11 +243,7 @@ pub fn hold(store: &Store, index: usize, parent: bool) -> Result<(), AdminError>
         .custom_flags(OFlag::O_PATH.bits())
         .open(&path);
     let _held = opened.map_err(|source| AdminError::Hold { path, source })?;
-    let pid = std::process::id();
-    match parent {
-        true => processes::hold_parent(store.root(), pid, &uuid)?,
-        false => processes::hold(store.root(), pid, &uuid)?,
-    }
+    processes::hold(store.root(), std::process::id(), &held)?;
     loop {
         std::thread::park();
     }

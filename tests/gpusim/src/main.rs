@@ -55,6 +55,9 @@ enum Command {
         /// name MIG-GPU-UUID/GI/CI; `walk`, nothing but a walk over all.
         #[arg(long, default_value = "info", value_parser = ["info", "name", "walk"])]
         mig_device_by: String,
+        /// What the driver uses itself of each instance: MiB for each of its memory slices.
+        #[arg(long, default_value_t = 0)]
+        idle_memory: u64,
         /// What this driver does where drivers differ; tests/nvml-sim/README.md has the names.
         #[arg(long = "manner")]
         manners: Vec<String>,
@@ -181,8 +184,11 @@ enum Command {
     /// Hold a device until a signal, as monitoring does: no program sees a process on it. The MIG mode of a GPU stays; an
     /// instance cannot be destroyed.
     Hold {
-        /// GPU index.
-        gpu: usize,
+        /// GPU index or MIG UUID.
+        device: String,
+        /// Hold the counters of the GPU too, as DCGM's profiling: GPM answers INVALID_STATE.
+        #[arg(long)]
+        profiling: bool,
         /// Let the MIG mode be switched, and its first instance be refused.
         #[arg(long)]
         parent: bool,
@@ -443,6 +449,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         mig,
         driver,
         mig_device_by,
+        idle_memory,
         manners,
         lib,
     } = &arguments.command
@@ -555,7 +562,11 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             writeln!(out, "{gpu}/{gi} {}", uuid.as_deref().unwrap_or("-"))?;
         }
         Command::Destroy { instance, force } => admin::destroy(&store, &instance, force)?,
-        Command::Hold { gpu, parent } => admin::hold(&store, gpu, parent)?,
+        Command::Hold {
+            device,
+            profiling,
+            parent,
+        } => admin::hold(&store, &device, profiling, parent)?,
         Command::Manner { names } => admin::set_manners(&store, &names)?,
         Command::Reset { gpu } => admin::reset(&store, gpu)?,
         Command::Reboot => admin::reboot(&store)?,

@@ -87,6 +87,9 @@ pub struct Gpu {
     /// Memory in use without a process, in MiB, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
+    /// What the driver uses itself of an instance, in MiB for each of its memory slices.
+    #[serde(default)]
+    pub idle_mib: u64,
     /// The wrong answer of its driver, one of [`falsify::FALSEHOODS`].
     #[serde(default)]
     pub falsified: Option<String>,
@@ -204,9 +207,10 @@ impl Node {
                 compute_mode: compute_mode::DEFAULT,
                 accounting: false,
                 leaked_mib: 0,
+                idle_mib: 0,
+                mig_off_us: 0,
                 falsified: None,
                 recorded: None,
-                mig_off_us: 0,
                 swapped: index % 2 == 1,
                 instances: Vec::new(),
             }

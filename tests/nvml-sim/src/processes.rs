@@ -238,35 +238,20 @@ pub fn hold(root: &Path, pid: u32, device: &str) -> Result<(), StoreError> {
     fs::write(&path, "").map_err(StoreError::io(&path))
 }
 
-/// As [`hold`], but the GPU's MIG mode can be switched, and its first instance is refused: as a display, peer access or a
+/// As the device of [`hold`]: the GPU's MIG mode can be switched, and its first instance is refused, as a display, peer access or a
 /// channel of the driver's own does.
-///
-/// # Errors
-/// The answer of the file system.
-pub fn hold_parent(root: &Path, pid: u32, gpu_uuid: &str) -> Result<(), StoreError> {
-    hold(root, pid, &format!("{gpu_uuid}{PARENT}"))
-}
-
-/// The end of the names of such files.
-const PARENT: &str = ".parent";
-
-/// Whether a process that lives holds a GPU by [`hold`].
 #[must_use]
-pub fn is_held(root: &Path, gpu_uuid: &str) -> bool {
-    is_named(root, gpu_uuid)
+pub fn parent(gpu_uuid: &str) -> String {
+    format!("{gpu_uuid}.parent")
 }
 
-/// Whether a process that lives holds a GPU by [`hold_parent`].
+/// Whether a process that lives holds a device in this way.
 #[must_use]
-pub fn is_parent_held(root: &Path, gpu_uuid: &str) -> bool {
-    is_named(root, &format!("{gpu_uuid}{PARENT}"))
-}
-
-fn is_named(root: &Path, end: &str) -> bool {
+pub fn is_held(root: &Path, device: &str) -> bool {
     let entries = fs::read_dir(root.join(AGENTS)).into_iter().flatten();
     entries.flatten().any(|entry| {
-        let is_of_gpu = entry.file_name().to_string_lossy().ends_with(end);
-        is_of_gpu && named(&entry).is_some_and(|(pid, ticks)| start_ticks(pid) == Some(ticks))
+        let is_of_device = entry.file_name().to_string_lossy().ends_with(device);
+        is_of_device && named(&entry).is_some_and(|(pid, ticks)| start_ticks(pid) == Some(ticks))
     })
 }
 

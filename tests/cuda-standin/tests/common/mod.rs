@@ -31,7 +31,7 @@ impl World {
         let root = folder.path();
         let library = admin::built_library().unwrap();
         let gpus = admin::parse_gpus(gpus).unwrap();
-        let store = admin::init(root, &gpus, false, "570.172.08", &library).unwrap();
+        let store = admin::init(root, &gpus, false, "570.172.08", 0, &library).unwrap();
         cuda_standin::install(root).unwrap();
         // A copy that other users can run.
         copy(

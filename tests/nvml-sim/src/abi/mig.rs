@@ -102,7 +102,7 @@ fn create(
     let serial = call.update(|node| {
         // Only the first instance switches MIG on in the hardware.
         let gpu = &node.gpus[index];
-        if gpu.instances.is_empty() && processes::is_parent_held(root, &gpu.uuid) {
+        if gpu.instances.is_empty() && processes::is_held(root, &processes::parent(&gpu.uuid)) {
             return Err(Code::IN_USE);
         }
         let instance = node.create_gpu_instance(index, profile, placement)?;
