@@ -3,7 +3,7 @@
 
 mod nodes;
 
-pub use nodes::{CONFIG, NOW, nodes};
+pub use nodes::{CONFIG, NOW, nodes, stuck};
 
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;

@@ -7,7 +7,7 @@ use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{MenuEntry, Occupied};
 use gpufrac_core::lease::{Held, Lease, LeaseState, MigSlice, MpsSlice};
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_view::{Gpu, Node, Place, Seen, Usage, VERSION};
+use gpufrac_view::{Gpu, Node, Place, Seen, Stuck, Usage, VERSION};
 use test_seed::Dice;
 
 /// The wall clock of made-up nodes: seconds since 1970.
@@ -84,6 +84,18 @@ pub fn nodes(count: usize, seed: u64) -> Vec<Node> {
     all.collect()
 }
 
+/// A slice of GPU 0 that cannot be removed.
+pub fn stuck() -> Stuck {
+    Stuck {
+        place: "GPU 0 1g.10gb at 3:1".to_owned(),
+        gpu: Some(GpuIndex(0)),
+        device: None,
+        since: NOW - 780,
+        failures: 5,
+        cause: Some("in use (19); DCGM's daemon (nv-hostengine, pid 812) runs".to_owned()),
+    }
+}
+
 struct World {
     dice: Dice,
     next_job: u32,
@@ -108,6 +120,7 @@ impl World {
             interval: 10,
             build: "0.1.0".to_owned(),
             config_sum: None,
+            stuck: Vec::new(),
             gpus,
         }
     }

@@ -1,5 +1,6 @@
 //! The slices of a node's jobs, as Slurm, the leases and the simulator show them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -74,6 +75,7 @@ impl Lab {
                 .into_iter()
                 .map(|name| format!("{name} ended")),
         );
+        left.extend(self.too_many_starts());
         for node in self.nodes() {
             let leases = self.leases(node)?;
             left.extend(
@@ -103,6 +105,30 @@ impl Lab {
         Ok(left)
     }
 }
+
+impl Lab {
+    /// Jobs that a node gave back more than [`MOST_STARTS`] times while another node could have served them, by the logs of
+    /// gpufrac-reaperd.
+    fn too_many_starts(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for node in self.nodes() {
+            let log = self.reaper_log(node).unwrap_or_default();
+            let mut starts: BTreeMap<&str, u32> = BTreeMap::new();
+            for line in log.lines().filter(|line| line.contains(GOES_ELSEWHERE)) {
+                let job = line.split_once("job ").map_or(line, |(_, rest)| rest);
+                *starts.entry(job).or_default() += 1;
+            }
+            let often = starts.into_iter().filter(|(_, count)| *count > MOST_STARTS);
+            found.extend(often.map(|(job, count)| format!("{node}: {count} times: {job}")));
+        }
+        found
+    }
+}
+
+/// How often a job may start on a node that cannot serve it while another could.
+const MOST_STARTS: u32 = 3;
+/// The words of the log about such a start.
+const GOES_ELSEWHERE: &str = "goes to other nodes";
 
 /// Whether `instance` is the one of `lease`, which other leases may share.
 pub(crate) fn matches(instance: &Instance, lease: &Lease) -> bool {

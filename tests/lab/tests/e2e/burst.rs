@@ -78,6 +78,7 @@ fn an_array_has_its_instances_made_once_and_nobody_else_has_them() -> Result<(),
         .start()?;
     let (one, two) = (&lab.users()[0], &lab.users()[1]);
     let node = &lab.nodes()[0];
+    lab.gpusim(node, &["manner", "random-uuids"])?;
     let devices = |prefix: &str| -> BTreeSet<String> {
         let entries = fs::read_dir(lab.folder().work()).expect("it is there");
         let names = entries.flatten().map(|entry| entry.path());

@@ -129,6 +129,7 @@ fn srun() -> Result<(), LabError> {
 fn job_array_of_20() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    lab.gpusim(node, &["manner", "random-uuids"])?;
     let job = lab.sbatch(
         user,
         &[
@@ -159,7 +160,7 @@ fn job_array_of_20() -> Result<(), LabError> {
     }
     uuids.sort();
     uuids.dedup();
-    // UUIDs are never reused, so each member had its own instance.
+    // This driver uses no UUID again, so each member had its own instance.
     assert_eq!(uuids.len(), 20);
     lab.expect_nothing_left()
 }

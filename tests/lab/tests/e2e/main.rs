@@ -52,6 +52,7 @@ mod site_setups;
 mod soak;
 mod soak_tenants;
 mod status;
+mod stuck;
 mod submission;
 mod timeslice_and_hami;
 mod uniform;

@@ -438,6 +438,9 @@ fn arrays_het_jobs_and_suspended_jobs_have_several_gpus() -> Result<(), LabError
     let lab = start(builder.pools(pools()?))?;
     let (user, nodes) = (&lab.users()[0], lab.nodes().to_vec());
 
+    for node in &nodes {
+        lab.gpusim(node, &["manner", "random-uuids"])?;
+    }
     let devices = "echo $CUDA_VISIBLE_DEVICES > devices-$SLURM_ARRAY_TASK_ID";
     let wrap = format!("--wrap={devices}");
     let array = lab.sbatch(user, &["--array=0-5", "--gres=gpufrac:2", &wrap])?;

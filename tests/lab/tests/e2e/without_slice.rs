@@ -188,7 +188,15 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
         .stdout()?;
     assert!(said.contains("Reason=gpufrac: "), "{said}");
     assert!(said.contains("is not in MIG mode"), "{said}");
-    wait_until_held(&lab, swallowed, "is not in MIG mode")?;
+    lab.wait(
+        "the job waits for another node",
+        Duration::from_secs(60),
+        || {
+            let shown = show(&lab, swallowed)?;
+            let waits = shown.contains("JobState=PENDING") && !shown.contains("Priority=0 ");
+            Ok((waits && shown.contains("is not in MIG mode")).then_some(()))
+        },
+    )?;
     never_ran(&lab);
     lab.command("scancel")
         .args([swallowed.to_string()])

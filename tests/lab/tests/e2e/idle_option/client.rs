@@ -36,10 +36,12 @@ fn a_job_is_described_in_full() -> Result<(), LabError> {
         "--no-requeue",
         "--mail-user=ada@example.org",
         "--wrap",
-        HOLD,
+        &format!("touch begun; {HOLD}"),
     ];
     let job = lab.sbatch(user, &args)?;
     lab.wait_for_state(job, &["RUNNING"])?;
+    // Before that slurmstepd writes lines to its own log.
+    wait_for_file(&lab, "begun")?;
     let told = ask(&lab, "show", job)?;
     for part in [
         "name=\"deep thought\"",

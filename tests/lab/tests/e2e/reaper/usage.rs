@@ -235,7 +235,9 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
             script,
         )
     };
-    let done = half("high", "sleep 3")?;
+    let done = half("high", crate::HOLD)?;
+    wait_until_watched(&lab, node, &[done])?;
+    crate::go(&lab)?;
     assert_eq!(lab.wait_for_end(done)?.state(), "COMPLETED");
     let cheap = half("cheap", "sleep 1000")?;
     let low = submit(

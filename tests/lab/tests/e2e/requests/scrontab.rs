@@ -17,6 +17,7 @@ fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
         .slurm_conf_extra("ScronParameters=enable")
         .start()?;
     let user = &lab.users()[0];
+    lab.gpusim(&lab.nodes()[0], &["manner", "random-uuids"])?;
     let work = lab.folder().work();
     let scrontab = |lines: &str| {
         lab.write_work("crontab", lines)?;
