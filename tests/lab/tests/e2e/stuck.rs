@@ -42,6 +42,15 @@ fn free(lab: &Lab, node: &str) -> Result<(), LabError> {
     lab.gpusim(node, &["clear"]).map(drop)
 }
 
+/// The exit status and the text of `gpufrac check` on a node.
+fn check(lab: &Lab, node: &str) -> Result<(Option<i32>, String), LabError> {
+    let ran = lab
+        .command("gpufrac")
+        .args(["check", "--quiet", "--node", node])
+        .run()?;
+    Ok((ran.status.code(), format!("{}{}", ran.stdout, ran.stderr)))
+}
+
 fn reserved(lab: &Lab) -> Result<Vec<JobId>, LabError> {
     let jobs = lab.jobs()?.into_iter();
     let ours = jobs.filter(|job| job.field("JobName") == "gpufrac-stuck" && job.is_active());
@@ -68,6 +77,15 @@ fn jobs_leave_a_node_whose_places_are_stuck() -> Result<(), LabError> {
         assert_eq!(ended.field("NodeList"), lab.nodes()[1], "{ended:?}");
     }
     assert!(begun.elapsed() < 60 * SECOND, "{:?}", begun.elapsed());
+    lab.wait("check names each place", 90 * SECOND, || {
+        let (code, text) = check(&lab, bad)?;
+        let named = text.matches(" is stuck: it failed ").count() == 4;
+        Ok((code == Some(2) && named && text.contains("in use (19)")).then_some(()))
+    })?;
+    lab.wait("status names the places", 60 * SECOND, || {
+        let status = lab.command("gpufrac").args(["status", "--node", bad]);
+        Ok(status.user(user).stdout()?.contains("stuck").then_some(()))
+    })?;
     free(&lab, bad)?;
     lab.wait("the places are free", 60 * SECOND, || {
         Ok(lab.leases(bad)?.is_empty().then_some(()))
@@ -82,6 +100,8 @@ fn jobs_leave_a_node_whose_places_are_stuck() -> Result<(), LabError> {
         ],
     )?;
     assert_eq!(lab.wait_for_end(next)?.state(), "COMPLETED");
+    let (_, text) = check(&lab, bad)?;
+    assert!(!text.contains("stuck"), "{text}");
     lab.expect_nothing_left()
 }
 
