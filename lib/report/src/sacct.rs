@@ -68,7 +68,7 @@ pub struct Run {
     pub ended: Option<Ended>,
     /// How long it ran, without suspensions: seconds.
     pub elapsed: u64,
-    /// When it started: seconds since 1970.
+    /// When it started: seconds since 1970. Its end, where accounting has no start of it.
     pub start: u64,
     /// Units of `gres/gpufrac`, or of the name in `[gres]`, on all of its nodes together; 100 are a GPU.
     pub units: u64,
@@ -126,7 +126,7 @@ impl Run {
                 state,
                 elapsed,
                 start,
-                _,
+                end,
                 tres,
                 nodes,
             ],
@@ -136,7 +136,12 @@ impl Run {
                 found: fields.len(),
             });
         };
-        let Some(start) = time("Start", start)? else {
+        let start = match time("Start", start)? {
+            // A run that was requeued at once may have no start in accounting. Slurm numbers it among the runs nevertheless.
+            None if state == "REQUEUED" => time("End", end)?,
+            start => start,
+        };
+        let Some(start) = start else {
             return Ok(None);
         };
         Ok(Some(Run {
@@ -267,7 +272,8 @@ impl Runs {
     /// their units that are in no record.
     #[must_use]
     pub fn without_records(&self) -> Vec<(&Run, u64)> {
-        let all = self.by_job.values().flatten();
+        let ran = |known: &&Known| known.run.elapsed > 0;
+        let all = self.by_job.values().flatten().filter(ran);
         let missing = all.map(|known| (&known.run, known.run.units.saturating_sub(known.recorded)));
         let mut missing: Vec<(&Run, u64)> = missing.filter(|&(_, units)| units > 0).collect();
         missing.sort_by_key(|(run, _)| (run.job, run.start));
@@ -392,6 +398,27 @@ mod tests {
                 assert_eq!(run.start, start + 120 * u64::from(number));
             }
             assert_eq!(runs.without_records(), []);
+        }
+    }
+
+    #[test]
+    fn a_run_that_was_requeued_at_once_counts_among_the_runs() {
+        let mut runs = Runs::default();
+        let second = parse(ROW).unwrap().unwrap();
+        let start = second.start;
+        let row = ROW.replace(
+            "CANCELLED by 1000|60|2026-11-23T08:00:00|2026-11-23T08:01:00",
+            "REQUEUED|0|Unknown|2026-11-23T07:59:00",
+        );
+        runs.add(parse(&row).unwrap().unwrap());
+        runs.add(second);
+        for (number, elapsed) in [(0, 0), (1, 60)] {
+            let stepped = start + 60 * u64::from(number) - 1000;
+            let found = runs.of(&record(number, "gn01", stepped));
+            let Match::Run(run) = found else {
+                panic!("{number}: {found:?}")
+            };
+            assert_eq!(run.elapsed, elapsed);
         }
     }
 
