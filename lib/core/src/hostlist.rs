@@ -70,18 +70,7 @@ impl Hostlist {
     /// # Errors
     /// The text is not a hostlist; see [`HostlistError`].
     pub fn parse(text: &str) -> Result<Hostlist, HostlistError> {
-        let mut names = Vec::new();
-        for item in split_outside_brackets(text)? {
-            names.extend(expand(item, text)?);
-            if names.len() > MAX_HOSTS {
-                return Err(HostlistError::TooMany {
-                    text: text.to_owned(),
-                });
-            }
-        }
-        let mut sorted: Vec<u32> = (0..).take(names.len()).collect();
-        sorted.sort_by_key(|position| &names[*position as usize]);
-        let list = Hostlist { names, sorted };
+        let list = Hostlist::of(all_names(split_outside_brackets(text)?, text)?);
         if let Some(name) = list.repeated() {
             return Err(HostlistError::Twice {
                 name: name.to_owned(),
@@ -89,6 +78,26 @@ impl Hostlist {
             });
         }
         Ok(list)
+    }
+
+    /// Reads a list as Slurm reads its own files (`_next_tok` of `src/common/hostlist.c`): items may be empty or repeated, and
+    /// blanks separate them too.
+    ///
+    /// # Errors
+    /// The text is not a hostlist; see [`HostlistError`].
+    pub fn as_slurm(text: &str) -> Result<Hostlist, HostlistError> {
+        let items = split_outside_brackets(text)?.into_iter();
+        let items = items.flat_map(str::split_whitespace).collect();
+        let mut names = all_names(items, text)?;
+        let mut seen = std::collections::HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        Ok(Hostlist::of(names))
+    }
+
+    fn of(names: Vec<String>) -> Hostlist {
+        let mut sorted: Vec<u32> = (0..).take(names.len()).collect();
+        sorted.sort_by_key(|position| &names[*position as usize]);
+        Hostlist { names, sorted }
     }
 
     fn repeated(&self) -> Option<&str> {
@@ -132,6 +141,20 @@ impl Hostlist {
             }
         }
     }
+}
+
+/// The names of all items of a list. `text`: the whole list.
+fn all_names(items: Vec<&str>, text: &str) -> Result<Vec<String>, HostlistError> {
+    let mut names = Vec::new();
+    for item in items {
+        names.extend(expand(item, text)?);
+        if names.len() > MAX_HOSTS {
+            return Err(HostlistError::TooMany {
+                text: text.to_owned(),
+            });
+        }
+    }
+    Ok(names)
 }
 
 fn split_outside_brackets(text: &str) -> Result<Vec<&str>, HostlistError> {
@@ -290,6 +313,17 @@ mod tests {
         assert!(list.contains("gn07") && !list.contains("gn7") && !list.contains("gn17"));
         let other = Hostlist::parse("x,gn[16-20]").unwrap();
         assert_eq!(list.common(&other), Some("gn16"));
+    }
+
+    #[test]
+    fn slurms_own_lists_may_have_repeated_and_empty_items() {
+        let names = |text| Hostlist::as_slurm(text).unwrap().names().to_vec();
+        assert_eq!(
+            names("gn[01-02],gn02,,gn03, gn01 gn[04,04],"),
+            ["gn01", "gn02", "gn03", "gn04"]
+        );
+        assert_eq!(names(""), [""; 0]);
+        assert!(Hostlist::as_slurm("gn[1").is_err());
     }
 
     #[test]

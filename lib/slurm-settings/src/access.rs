@@ -180,7 +180,7 @@ pub(super) fn controls(settings: &Settings) -> bool {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use super::super::conf::Files;
+    use gpufrac_slurm_conf::Files;
     use super::*;
 
     fn settings(slurm_conf: &str) -> Settings {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use gpufrac_host::subprocess::{self, Ended, Outcome};
 use gpufrac_host::trust;
 
-use super::conf::Files;
-use super::running::Running;
+use gpufrac_slurm_conf::Files;
+use gpufrac_slurm_conf::Running;
 use super::{Script, Settings};
 
 /// The longest time for one answer of scontrol.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::hostlist::Hostlist;
 
-use super::conf::{ConfFile, Line, Place};
+use gpufrac_slurm_conf::{ConfFile, Line, Place, number};
 
 /// A device of a line with `Name=gpu`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl NodeLines {
             };
             found.place.get_or_insert_with(|| line.place.clone());
             let files = line.get("File").map(files_of).unwrap_or_default();
-            let count = line.get("Count").and_then(count);
+            let count = line.get("Count").and_then(number);
             let flags = line.get("Flags").unwrap_or_default().to_ascii_lowercase();
             let unwanted = UNWANTED_FLAGS.into_iter().find(|(of, flag)| {
                 name.eq_ignore_ascii_case(of) && flags.contains(&flag.to_ascii_lowercase())
@@ -122,55 +122,12 @@ pub(super) fn files_of(text: &str) -> Vec<String> {
     }
 }
 
-/// A count in Slurm's notation: `800`, `1K`.
-fn count(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => 1,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(factor)
-}
-
-/// The counts of `Gres=` by name and Type: `gpu:half:4(S:0-1),shard:half:200`.
-pub(super) fn counts(text: &str) -> BTreeMap<(String, String), u64> {
-    let mut counts = BTreeMap::new();
-    let mut depth = 0;
-    let mut plain = String::new();
-    for character in text.chars() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ if depth == 0 => plain.push(character),
-            _ => {}
-        }
-    }
-    for item in plain.split(',').filter(|item| !item.is_empty()) {
-        let mut parts: Vec<&str> = item
-            .split(':')
-            .filter(|part| *part != "no_consume")
-            .collect();
-        let number = parts.last().copied().and_then(count);
-        if number.is_some() {
-            parts.pop();
-        }
-        let name = parts.first().copied().unwrap_or_default();
-        let type_name = parts.get(1).copied().unwrap_or_default();
-        *counts
-            .entry((name.to_ascii_lowercase(), type_name.to_owned()))
-            .or_default() += number.unwrap_or(1);
-    }
-    counts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn files_and_counts_are_read_as_slurm_writes_them() {
+    fn files_are_read_as_slurm_writes_them() {
         assert_eq!(
             files_of("/dev/g-1/half[0-2],/dev/whole3"),
             [
@@ -180,12 +137,5 @@ mod tests {
                 "/dev/whole3"
             ]
         );
-        let gres = counts("gpu:half:4(S:0-1),gpu:a:1,shard:1K,gpufrac:800,license");
-        let get = |name: &str, type_name: &str| gres.get(&(name.into(), type_name.into())).copied();
-        assert_eq!(get("gpu", "half"), Some(4));
-        assert_eq!(get("gpu", "a"), Some(1));
-        assert_eq!(get("shard", ""), Some(1024));
-        assert_eq!(get("gpufrac", ""), Some(800));
-        assert_eq!(get("license", ""), Some(1));
     }
 }

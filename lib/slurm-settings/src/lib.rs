@@ -6,8 +6,6 @@
 
 mod access;
 mod comments;
-pub mod conf;
-mod edit;
 mod gather;
 mod gres_lines;
 mod host;
@@ -16,7 +14,6 @@ mod partitions;
 mod pools;
 pub mod propose;
 mod rules;
-pub mod running;
 #[cfg(test)]
 mod tests;
 
@@ -27,10 +24,9 @@ use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::Hostlist;
 
 pub use access::Closed;
-pub use conf::{Files, Place};
+pub use gpufrac_slurm_conf::{Files, Place, Running};
 pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather, slurm_says};
 pub use host::{Role, Trouble};
-pub use running::Running;
 
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,8 +84,8 @@ impl Settings {
         let files = self.files.as_ref()?;
         let mut lines = files.slurm.starting("NodeName");
         let node = lines.find_map(|line| {
-            let nodes = Hostlist::parse(line.get("NodeName")?).ok()?;
-            let hosts = Hostlist::parse(line.get("NodeHostname")?).ok()?;
+            let nodes = Hostlist::as_slurm(line.get("NodeName")?).ok()?;
+            let hosts = Hostlist::as_slurm(line.get("NodeHostname")?).ok()?;
             let mut names = hosts.names().iter();
             let at = names.position(|name| name.split('.').next() == Some(host))?;
             nodes.names().get(at).cloned()

@@ -13,10 +13,9 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
-use super::conf::{ConfFile, Place};
-use super::gres_lines::{Gpu, NodeLines, counts};
+use gpufrac_slurm_conf::{ConfFile, Counts, Node, Place, Record, counts};
+use super::gres_lines::{Gpu, NodeLines};
 use super::propose::Gpus;
-use super::running::Record;
 use super::{Running, Settings};
 use fault::{Fault, Shards, Wrong, WrongLine};
 
@@ -50,29 +49,6 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     }
 }
 
-/// The line of a node in slurm.conf.
-struct Written<'a> {
-    place: &'a Place,
-    gres: Option<&'a str>,
-}
-
-fn written<'a>(file: &'a ConfFile, node: &str) -> Option<Written<'a>> {
-    let mut default = None;
-    let mut found = None;
-    for line in file.starting("NodeName") {
-        let names = line.get("NodeName").unwrap_or_default();
-        if names.eq_ignore_ascii_case("DEFAULT") {
-            default = line.get("Gres").or(default);
-        } else if line.covers(node) {
-            found = Some(Written {
-                place: &line.place,
-                gres: line.get("Gres").or(default),
-            });
-        }
-    }
-    found
-}
-
 /// The lines that a node needs; None if its number of GPUs is unknown.
 pub(super) fn wanted(
     settings: &Settings,
@@ -81,11 +57,11 @@ pub(super) fn wanted(
     told: Gpus,
 ) -> Option<GresLines> {
     let files = settings.files.as_ref();
-    let line = files.and_then(|files| written(&files.slurm, node));
+    let line = files.and_then(|files| files.site.node(node));
     let running = settings.running.as_ref();
     let record = running.and_then(|running| running.nodes.get(node));
     let texts = [
-        line.and_then(|line| line.gres),
+        line.and_then(Node::gres),
         record.and_then(|record| record.get("Gres")),
     ];
     let lines = files.map(|files| NodeLines::of(&files.gres, node, &config.count_name));
@@ -117,18 +93,10 @@ pub(super) fn is_wrong_in_running(wanted: &GresLines, gres: Option<&str>) -> boo
     differs(&counts(&wanted.gres), gres).is_some()
 }
 
-/// The `Gres=` in a node's line, or in the DEFAULT line before it; None if slurm.conf has no line of the node.
-pub(super) fn written_gres<'a>(
-    file: &'a ConfFile,
-    node: &str,
-) -> Option<(&'a Place, Option<&'a str>)> {
-    written(file, node).map(|line| (line.place, line.gres))
-}
-
 fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
     let mut found = Vec::new();
     let files = settings.files.as_ref();
-    let line = files.and_then(|files| written(&files.slurm, node));
+    let line = files.and_then(|files| files.site.node(node));
     let record = settings
         .running
         .as_ref()
@@ -148,14 +116,14 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
         return found;
     }
     let texts = [
-        line.as_ref().and_then(|line| line.gres),
+        line.and_then(Node::gres),
         record.and_then(|record| record.get("Gres")),
     ];
     let gpus = gpus(settings, config, node, &texts, lines.as_ref());
     let Some(wanted) = gpus.and_then(|gpus| expected(config, node, gpus)) else {
         found.push(Fault {
             severity: Severity::Error,
-            place: place_of(line.as_ref()),
+            place: place_of(line),
             wrong: Wrong::Uncounted,
         });
         return found;
@@ -166,13 +134,14 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
     }
     let right = counts(&wanted.gres);
     let mut wrong_file = false;
-    if let Some(line) = &line {
-        let differs = differs(&right, line.gres).or_else(|| types_of_shares(&right, line.gres));
+    if let Some(line) = line {
+        let gres = line.gres();
+        let differs = differs(&right, gres).or_else(|| types_of_shares(&right, gres));
         wrong_file = differs.is_some();
         let parameters = settings.value("SlurmdParameters");
         found.extend(differs.map(|(severity, why)| Fault {
             severity,
-            place: line.place.to_string(),
+            place: line.entry.place().to_string(),
             wrong: Wrong::Written {
                 why,
                 config_overrides: parameters.is_some_and(|all| all.contains("config_overrides")),
@@ -240,8 +209,8 @@ fn left_drained(record: &Record) -> Option<Fault> {
         })
 }
 
-fn place_of(line: Option<&Written<'_>>) -> String {
-    line.map_or(NODE_RECORD.into(), |line| line.place.to_string())
+fn place_of(line: Option<&Node>) -> String {
+    line.map_or(NODE_RECORD.into(), |line| line.entry.place().to_string())
 }
 
 /// The number of GPUs of a node: from the pools, from NVML on this host, or the one in most of Slurm's counts. None
@@ -335,7 +304,7 @@ fn devices(
     found: &mut Vec<Fault>,
 ) {
     let text = wanted.gres_conf(node).join("\n");
-    let printed = super::conf::read_conf(&file.path, &|_| Ok(text.clone()));
+    let printed = gpufrac_slurm_conf::read_conf(&file.path, &|_| Ok(text.clone()));
     let Ok(printed) = printed else { return };
     let right = NodeLines::of(&printed, node, &wanted.name);
     let detect = lines.detect.as_ref();
@@ -455,9 +424,6 @@ fn wrong_fractions(lines: &NodeLines, right: &NodeLines, name: &CountName) -> Op
         right: right.fractions,
     })
 }
-
-/// Counts by name and Type.
-type Counts = BTreeMap<(String, String), u64>;
 
 fn sum(of: &Counts, name: &str) -> u64 {
     let of_name = of.iter().filter(|((known, _), _)| known == name);

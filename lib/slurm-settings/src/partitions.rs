@@ -2,55 +2,9 @@
 
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
-use gpufrac_core::hostlist::Hostlist;
 
 use super::Settings;
-use super::conf::{ConfFile, Place};
 use super::rules::{SUSPENDED, suspends};
-
-/// The line of a partition, with the DEFAULT lines before it.
-struct Written<'a> {
-    place: &'a Place,
-    values: Vec<(&'static str, &'a Place, &'a str)>,
-}
-
-/// `Shared` is the old name of `OverSubscribe`.
-const KEYS: [&str; 5] = [
-    "Shared",
-    "OverSubscribe",
-    "Exclusive",
-    "PreemptMode",
-    "Nodes",
-];
-
-impl<'a> Written<'a> {
-    fn of(file: &'a ConfFile, name: &str) -> Option<Written<'a>> {
-        let mut defaults = Vec::new();
-        let mut found = None;
-        for line in file.starting("PartitionName") {
-            let names = line.get("PartitionName").unwrap_or_default();
-            let own = KEYS
-                .into_iter()
-                .filter_map(|key| Some((key, &line.place, line.get(key)?)));
-            if names.eq_ignore_ascii_case("DEFAULT") {
-                defaults.extend(own);
-            } else if names.split(',').any(|known| known == name) {
-                let mut values: Vec<_> = defaults.clone();
-                values.extend(own);
-                found = Some(Written {
-                    place: &line.place,
-                    values,
-                });
-            }
-        }
-        found
-    }
-
-    fn get(&self, key: &str) -> Option<(&'a Place, &'a str)> {
-        let last = self.values.iter().rev().find(|(known, _, _)| *known == key);
-        last.map(|(_, place, value)| (*place, *value))
-    }
-}
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let mut names: Vec<&str> = Vec::new();
@@ -71,45 +25,36 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
 /// Reports partitions that have nodes of pools, but no pool. `served`: the partitions with pools.
 fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &mut Vec<Finding>) {
     let files = settings.files.iter();
-    let lines = files.flat_map(|files| files.slurm.starting("PartitionName"));
-    for line in lines {
-        let nodes = line.get("Nodes").unwrap_or_default();
-        let names = line.get("PartitionName").unwrap_or_default();
-        let others = names.split(',').filter(|name| {
-            let default = name.eq_ignore_ascii_case("DEFAULT");
-            !default && !served.contains(name)
-        });
-        let Some(node) = node_of_pools(config, nodes) else {
+    let partitions = files.flat_map(|files| &files.site.partitions);
+    for partition in partitions.filter(|partition| !served.contains(&&*partition.name)) {
+        let name = &partition.name;
+        let has_pool = |node: &&String| !config.pools_of_node(node).is_empty();
+        let Some(node) = partition.nodes.iter().find(has_pool) else {
             continue;
         };
-        found.extend(others.map(|name| Finding {
+        found.push(Finding {
             severity: Severity::Note,
-            place: Some(line.place.to_string()),
+            place: Some(partition.entry.place().to_string()),
             what: format!(
                 "partition {name} has no pool, and {node} has GPUs of one: for a job of {name} with --get-user-env or --export=NONE slurmd runs the user's ~/.profile there outside of the fence"
             ),
             fix: format!("give partition {name} other nodes, or a pool in gpufrac.toml"),
-        }));
+        });
     }
 }
 
 /// A partition of pools that has none of their nodes.
 fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Finding> {
     let files = settings.files.as_ref()?;
-    let (place, nodes) = Written::of(&files.slurm, name)?.get("Nodes")?;
-    let sets = files.slurm.starting("NodeSet");
-    let sets: Vec<&str> = sets.filter_map(|line| line.get("NodeSet")).collect();
-    let is_set = |word: &str| sets.contains(&word);
-    if nodes.eq_ignore_ascii_case("ALL") || nodes.split(',').any(is_set) {
-        return None;
-    }
-    let own = Hostlist::parse(nodes).ok()?;
+    let partition = files.site.partition(name)?;
+    let (place, _) = partition.entry.find("Nodes")?;
     let pools: Vec<&Pool> = config
         .pools
         .iter()
         .filter(|pool| pool.serves(name))
         .collect();
-    if pools.iter().any(|pool| own.common(&pool.nodes).is_some()) {
+    let is_of = |node: &String| pools.iter().any(|pool| pool.nodes.contains(node));
+    if partition.nodes.iter().any(is_of) {
         return None;
     }
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
@@ -126,21 +71,12 @@ fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Fin
     })
 }
 
-/// The first of these nodes that is in a pool.
-fn node_of_pools(config: &Config, nodes: &str) -> Option<String> {
-    let mut pools = config.pools.iter().map(|pool| &pool.nodes);
-    if nodes.eq_ignore_ascii_case("ALL") {
-        return pools.next()?.names().first().cloned();
-    }
-    let nodes = Hostlist::parse(nodes).ok()?;
-    pools.find_map(|pool| nodes.common(pool)).map(str::to_owned)
-}
-
 fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
     let line = settings
         .files
         .as_ref()
-        .and_then(|files| Written::of(&files.slurm, name));
+        .and_then(|files| files.site.partition(name))
+        .map(|partition| &partition.entry);
     let record = settings
         .running
         .as_ref()
@@ -157,12 +93,12 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
         return;
     }
     let place_of_line = || {
-        let line = line.as_ref().map(|line| line.place.to_string());
+        let line = line.map(|line| line.place().to_string());
         line.unwrap_or("scontrol show partition".into())
     };
     // The value in the file, otherwise the running one, if it is bad.
     let bad = |key: &'static str, is_bad: &dyn Fn(&str) -> bool| -> Option<(String, String)> {
-        let written = line.as_ref().and_then(|line| line.get(key));
+        let written = line.and_then(|line| line.find(key));
         if let Some((place, value)) = written.filter(|(_, value)| is_bad(value)) {
             return Some((place.to_string(), value.to_owned()));
         }

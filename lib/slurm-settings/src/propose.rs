@@ -16,9 +16,9 @@ use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::SlurmSeries;
 
-use super::conf::{Files, Glob, Read};
+use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 use super::gather::HOOKS;
-use super::{Running, Settings, edit, host, nodes, rules};
+use super::{Running, Settings, host, nodes, rules};
 
 /// The settings of slurm.conf that may be changed, in the order in which new ones are added.
 const SETTINGS: [&str; 8] = [
@@ -202,7 +202,7 @@ impl Draft<'_> {
     }
 
     /// Sets a key in the last line that has it, or in a new line.
-    fn set(&mut self, file: &super::conf::ConfFile, key: &str, value: &str) -> io::Result<()> {
+    fn set(&mut self, file: &gpufrac_slurm_conf::ConfFile, key: &str, value: &str) -> io::Result<()> {
         match file.last(key) {
             Some((place, _)) => {
                 self.edit(&place.file, |text| edit::set(text, place.line, key, value))

@@ -6,37 +6,21 @@ use std::collections::BTreeMap;
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
-use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_core::hostlist;
+use gpufrac_slurm_conf::counts;
 
 use super::super::Settings;
-use super::super::gres_lines::counts;
 use super::NODE_RECORD;
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let has_pool = |node: &str| config.pools.iter().any(|pool| pool.nodes.contains(node));
     let name = &config.count_name;
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let mut default = None;
-    let files = settings.files.iter();
-    for line in files.flat_map(|files| files.slurm.starting("NodeName")) {
-        let names = line.get("NodeName").unwrap_or_default();
-        let gres = line.get("Gres");
-        if names.eq_ignore_ascii_case("DEFAULT") {
-            default = gres.or(default);
-            continue;
-        }
-        if !counts_fractions(gres.or(default), name) {
-            continue;
-        }
-        let nodes = Hostlist::parse(names);
-        let lost = nodes.iter().flat_map(Hostlist::names);
-        let lost: Vec<String> = lost.filter(|node| !has_pool(node)).cloned().collect();
-        if !lost.is_empty() {
-            places
-                .entry(line.place.to_string())
-                .or_default()
-                .extend(lost);
-        }
+    let nodes = settings.files.iter().flat_map(|files| &files.site.nodes);
+    let lost = nodes.filter(|node| counts_fractions(node.gres(), name) && !has_pool(&node.name));
+    for node in lost {
+        let place = node.entry.place().to_string();
+        places.entry(place).or_default().push(node.name.clone());
     }
     let records = settings.running.iter().flat_map(|running| &running.nodes);
     for (node, record) in records {

@@ -8,9 +8,9 @@ use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
 
-use super::super::conf::{ConfFile, Line};
+use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};
 use super::super::gres_lines::{NodeLines, files_of};
-use super::super::{edit, nodes, rules};
+use super::super::{nodes, rules};
 use super::{Draft, Gpus};
 
 /// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions may
@@ -89,7 +89,7 @@ impl Draft<'_> {
         }
         let mut edits: Vec<Edit> = Vec::new();
         for line in &files.gres.lines {
-            edits.extend(self.line_of_gres_conf(line, changed, &files.slurm));
+            edits.extend(self.line_of_gres_conf(line, changed, &files.site));
         }
         let mut block = String::new();
         for group in &groups {
@@ -148,7 +148,7 @@ impl Draft<'_> {
         &self,
         line: &Line,
         changed: &BTreeSet<String>,
-        slurm: &ConfFile,
+        site: &Site,
     ) -> Option<Edit> {
         let raw = self.raw(&line.place.file, line.place.line);
         let name = line.get("Name");
@@ -166,10 +166,10 @@ impl Draft<'_> {
         }
         let all = match line.get("NodeName") {
             Some(text) if !text.eq_ignore_ascii_case("ALL") => {
-                Hostlist::parse(text).ok()?.names().to_vec()
+                Hostlist::as_slurm(text).ok()?.names().to_vec()
             }
             // A line without NodeName is for all nodes that count GPUs.
-            _ => counting_gpus(slurm),
+            _ => counting_gpus(site),
         };
         let (gone, stay): (Vec<String>, Vec<String>) =
             all.into_iter().partition(|node| changed.contains(node));
@@ -245,13 +245,13 @@ impl Draft<'_> {
         let mut edits: Vec<Edit> = Vec::new();
         for line in files.slurm.starting("NodeName") {
             let text = line.get("NodeName").unwrap_or_default();
-            let Ok(list) = Hostlist::parse(text) else {
+            let Ok(list) = Hostlist::as_slurm(text) else {
                 continue;
             };
             // For each class of nodes the needed value; None to keep the value.
             let mut classes: Vec<(Option<String>, Vec<String>)> = Vec::new();
             for node in list.names() {
-                let right = self.right_gres(&files.slurm, &files.gres, line, node, wanted);
+                let right = self.right_gres(&files, line, node, wanted);
                 if right.is_some() {
                     changed.insert(node.clone());
                 }
@@ -291,20 +291,20 @@ impl Draft<'_> {
     /// The `Gres=` that a node needs, if this line has another one for it.
     fn right_gres(
         &self,
-        slurm: &ConfFile,
-        gres_conf: &ConfFile,
+        files: &Files,
         line: &Line,
         node: &str,
         wanted: &BTreeMap<String, GresLines>,
     ) -> Option<String> {
         let lines = wanted.get(node)?;
-        let (place, gres) = nodes::written_gres(slurm, node)?;
-        if *place != line.place || !nodes::is_wrong_gres(lines, gres) {
+        let written = files.site.node(node)?;
+        let gres = written.gres();
+        if *written.entry.place() != line.place || !nodes::is_wrong_gres(lines, gres) {
             return None;
         }
         let mut items = vec![lines.gres.clone()];
         let mut whole: BTreeMap<Option<String>, usize> = BTreeMap::new();
-        for gpu in NodeLines::of(gres_conf, node, &self.config.count_name).gpus {
+        for gpu in NodeLines::of(&files.gres, node, &self.config.count_name).gpus {
             let own = gpu.type_name.as_deref();
             if own.is_none_or(|name| !Pool::TYPE_NAMES.contains(&name)) {
                 *whole.entry(gpu.type_name).or_default() += 1;
@@ -324,24 +324,11 @@ impl Draft<'_> {
 }
 
 /// The nodes of slurm.conf that count GPUs.
-fn counting_gpus(slurm: &ConfFile) -> Vec<String> {
-    let mut found = Vec::new();
-    for line in slurm.starting("NodeName") {
-        let Ok(list) = Hostlist::parse(line.get("NodeName").unwrap_or_default()) else {
-            continue;
-        };
-        let counts = |node: &&String| {
-            let gres = nodes::written_gres(slurm, node).and_then(|(_, gres)| gres);
-            gres.is_some_and(|gres| {
-                let mut items = gres.split(',');
-                items.any(|item| {
-                    item.split([':', '('])
-                        .next()
-                        .is_some_and(|name| rules::is(name, "gpu"))
-                })
-            })
-        };
-        found.extend(list.names().iter().filter(counts).cloned());
-    }
-    found
+fn counting_gpus(site: &Site) -> Vec<String> {
+    let counts = |node: &&Node| {
+        let gres = counts(node.gres().unwrap_or_default());
+        gres.keys().any(|(name, _)| name == "gpu")
+    };
+    let nodes = site.nodes.iter().filter(counts);
+    nodes.map(|node| node.name.clone()).collect()
 }

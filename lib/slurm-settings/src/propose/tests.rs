@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 
-use super::super::conf::Files;
+use gpufrac_slurm_conf::Files;
 use super::super::{Running, Settings, judge};
 use super::*;
 

@@ -3,7 +3,7 @@
 use gpufrac_core::finding::{Finding, Severity};
 
 use super::super::Settings;
-use super::super::conf::PluginLine;
+use gpufrac_slurm_conf::PluginLine;
 use super::words::{is, list, names, plugins, without_spellings};
 use super::{Context, Fault, Fix, fault};
 

@@ -5,7 +5,7 @@ use gpufrac_core::slurm_release::SlurmSeries;
 
 use super::super::Settings;
 use super::super::gather::HOOKS;
-use super::super::running::Running;
+use gpufrac_slurm_conf::Running;
 use super::words::{has, is, list, names, plugins, words};
 use super::{Context, Fault, Fix, fault};
 

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::conf::{spans, without_comment};
+use crate::conf::{spans, without_comment};
 
 /// A line as Slurm reads it: without comments, joined with the lines that a backslash continues.
 #[derive(Debug)]
-pub(super) struct LogicalLine {
+pub(crate) struct LogicalLine {
     /// The number of its first line, from 1.
     pub number: usize,
     pub text: String,
@@ -17,7 +17,7 @@ pub(super) struct LogicalLine {
 }
 
 /// All lines that are not empty.
-pub(super) fn logical_lines(text: &str) -> Vec<LogicalLine> {
+pub(crate) fn logical_lines(text: &str) -> Vec<LogicalLine> {
     let mut lines: Vec<LogicalLine> = Vec::new();
     let (mut goes_on, mut start) = (false, 0);
     for (index, raw) in text.split_inclusive('\n').enumerate() {
@@ -61,14 +61,14 @@ impl LogicalLine {
     }
 }
 
-/// The line with this number, counted as in [`super::conf::Place`].
+/// The line with this number, counted as in [`crate::Place`].
 fn line(text: &str, number: usize) -> Option<LogicalLine> {
     let mut lines = logical_lines(text).into_iter();
     lines.find(|line| line.number == number)
 }
 
 /// Sets a key in the line with this number: changes its value, or adds it at the end of the line.
-pub(super) fn set(text: &mut String, number: usize, key: &str, value: &str) {
+pub fn set(text: &mut String, number: usize, key: &str, value: &str) {
     let Some(line) = line(text, number) else {
         return;
     };
@@ -83,14 +83,14 @@ pub(super) fn set(text: &mut String, number: usize, key: &str, value: &str) {
 }
 
 /// Replaces the line with this number.
-pub(super) fn replace(text: &mut String, number: usize, with: &str) {
+pub fn replace(text: &mut String, number: usize, with: &str) {
     if let Some(line) = line(text, number) {
         text.replace_range(line.range, with);
     }
 }
 
 /// The text of the line with this number, with its line end.
-pub(super) fn raw(text: &str, number: usize) -> String {
+pub fn raw(text: &str, number: usize) -> String {
     let mut raw = line(text, number).map_or(String::new(), |line| text[line.range].to_owned());
     if !raw.is_empty() && !raw.ends_with('\n') {
         raw.push('\n');
@@ -99,7 +99,7 @@ pub(super) fn raw(text: &str, number: usize) -> String {
 }
 
 /// Adds a line at the end.
-pub(super) fn append(text: &mut String, line: &str) {
+pub fn append(text: &mut String, line: &str) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }

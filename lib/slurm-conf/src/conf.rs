@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 
 use gpufrac_core::hostlist::Hostlist;
 
+use crate::site::Site;
+
 /// The greatest depth of include lines.
 const DEPTH: usize = 8;
 
@@ -37,9 +39,19 @@ pub struct Line {
 }
 
 impl Line {
-    /// The value of a key; upper and lower case are the same.
+    /// A line of these pairs.
+    #[must_use]
+    pub fn new(place: Place, pairs: Vec<(String, String)>) -> Line {
+        Line {
+            place,
+            pairs,
+            nodes: OnceLock::new(),
+        }
+    }
+
+    /// The value of a key, the last one if the line has several; upper and lower case are the same.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let mut pairs = self.pairs.iter();
+        let mut pairs = self.pairs.iter().rev();
         pairs
             .find(|(name, _)| name.eq_ignore_ascii_case(key))
             .map(|(_, value)| value.as_str())
@@ -50,7 +62,7 @@ impl Line {
         let Some(text) = self.get("NodeName") else {
             return false;
         };
-        let nodes = self.nodes.get_or_init(|| Hostlist::parse(text).ok());
+        let nodes = self.nodes.get_or_init(|| Hostlist::as_slurm(text).ok());
         text.eq_ignore_ascii_case("ALL") || nodes.as_ref().is_some_and(|nodes| nodes.contains(node))
     }
 
@@ -128,6 +140,8 @@ pub struct PluginLine {
 pub struct Files {
     /// slurm.conf.
     pub slurm: ConfFile,
+    /// The nodes and partitions of slurm.conf.
+    pub site: Site,
     /// gres.conf.
     pub gres: ConfFile,
     /// cgroup.conf.
@@ -169,6 +183,7 @@ impl Files {
         Ok(Files {
             gres: beside("gres.conf"),
             cgroup: beside("cgroup.conf"),
+            site: Site::of(&slurm),
             slurm,
             plugstack,
             plugins: known.then_some(lines),
@@ -202,13 +217,20 @@ pub fn read_conf(path: &Path, read: Read<'_>) -> io::Result<ConfFile> {
         exists: true,
         lines: Vec::new(),
     };
-    add(path, read, 0, &mut file.lines)?;
+    // Slurm takes every included file from the folder of slurm.conf (`get_extra_conf_path`).
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    add(path, folder, read, 0, &mut file.lines)?;
     Ok(file)
 }
 
-fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::Result<()> {
+fn add(
+    path: &Path,
+    folder: &Path,
+    read: Read<'_>,
+    depth: usize,
+    lines: &mut Vec<Line>,
+) -> io::Result<()> {
     let text = read(path)?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
     for (line, text) in logical_lines(&text) {
         let mut words = text.split_whitespace();
         if words
@@ -218,12 +240,12 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
             let Some(name) = words.next() else { continue };
             let cluster = lines.iter().rev().find_map(|line| line.get("ClusterName"));
             let name = match cluster {
-                Some(cluster) => name.replace("%c", cluster),
+                Some(cluster) => name.replace("%c", &cluster.to_ascii_lowercase()),
                 None => name.to_owned(),
             };
             if depth < DEPTH {
                 // Without the included file slurmctld does not start, and reports it itself.
-                let _ = add(&folder.join(name), read, depth + 1, lines);
+                let _ = add(&folder.join(name), folder, read, depth + 1, lines);
             }
             continue;
         }
@@ -233,11 +255,7 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
                 file: path.to_owned(),
                 line,
             };
-            lines.push(Line {
-                place,
-                pairs,
-                nodes: OnceLock::new(),
-            });
+            lines.push(Line::new(place, pairs));
         }
     }
     Ok(())
@@ -246,11 +264,11 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
 /// Lines without comments; a line that ends with a backslash is joined with the next. Each has the number of its
 /// first line.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
-    let lines = super::edit::logical_lines(text).into_iter();
+    let lines = crate::edit::logical_lines(text).into_iter();
     lines.map(|line| (line.number, line.text)).collect()
 }
 
-pub(super) fn without_comment(line: &str) -> &str {
+pub(crate) fn without_comment(line: &str) -> &str {
     let mut escaped = false;
     for (at, character) in line.char_indices() {
         if character == '#' && !escaped {
@@ -262,7 +280,7 @@ pub(super) fn without_comment(line: &str) -> &str {
 }
 
 /// `Key=Value` pairs; a value in quotes may have blanks.
-pub(super) fn pairs(text: &str) -> Vec<(String, String)> {
+pub(crate) fn pairs(text: &str) -> Vec<(String, String)> {
     let spans = spans(text).into_iter();
     spans
         .map(|(key, value)| (text[key].to_owned(), text[value].to_owned()))
@@ -270,7 +288,7 @@ pub(super) fn pairs(text: &str) -> Vec<(String, String)> {
 }
 
 /// The ranges of keys and values in a line, values without quotes.
-pub(super) fn spans(text: &str) -> Vec<(Range<usize>, Range<usize>)> {
+pub(crate) fn spans(text: &str) -> Vec<(Range<usize>, Range<usize>)> {
     let mut spans = Vec::new();
     let mut at = 0;
     while let Some(sign) = text[at..].find('=').map(|found| at + found) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufrac_core::slurm_release::SlurmRelease;
 
-use super::conf::pairs;
+use crate::conf::pairs;
 
 /// The settings and records of a running Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,13 @@ impl Record {
     pub fn get(&self, key: &str) -> Option<&str> {
         let value = self.0.get(&key.to_ascii_lowercase())?;
         set(value)
+    }
+
+    /// All fields that are set, by lower-case key.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        let fields = self.0.iter();
+        let fields = fields.filter_map(|(key, value)| Some((key.clone(), set(value)?.to_owned())));
+        fields.collect()
     }
 }
 

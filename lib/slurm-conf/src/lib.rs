@@ -1,0 +1,15 @@
+//! Slurm's configuration, read as Slurm reads it: the lines of its files, the nodes and partitions that slurmctld makes of them, the
+//! answers of `scontrol show`, and changes of single values. Pure: callers read and write the files.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod conf;
+pub mod edit;
+mod gres;
+mod running;
+mod site;
+
+pub use conf::{ConfFile, Files, Glob, Line, Place, PluginLine, Read, read_conf};
+pub use gres::{Counts, counts, number};
+pub use running::{Record, Running};
+pub use site::{Entry, Node, Partition, Site};

@@ -1,0 +1,299 @@
+//! The nodes and partitions that slurmctld makes of slurm.conf: with the values of `DEFAULT` lines, node sets and node lists resolved.
+//!
+//! Source: `_parse_nodename`, `_parse_partitionname` and `_parse_nodeset` of `src/common/read_config.c`, `nodespec_to_hostlist` of
+//! `src/slurmctld/read_config.c`. `tests/lab/tests/e2e/sites.rs` compares all of it with slurmctld.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpufrac_core::hostlist::Hostlist;
+
+use crate::conf::{ConfFile, Line, Place};
+use crate::running::{Record, Running};
+
+/// A line of a node or partition, with the `DEFAULT` lines before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    own: Line,
+    /// The latest first: its values replace those of the earlier ones.
+    defaults: Arc<[Line]>,
+}
+
+impl Entry {
+    /// The place of its line.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.own.place
+    }
+
+    /// The line itself.
+    #[must_use]
+    pub fn line(&self) -> &Line {
+        &self.own
+    }
+
+    /// A value, and the place where it is written.
+    #[must_use]
+    pub fn find(&self, key: &str) -> Option<(&Place, &str)> {
+        let mut lines = std::iter::once(&self.own).chain(self.defaults.iter());
+        lines.find_map(|line| Some((&line.place, line.get(key)?)))
+    }
+
+    /// A value.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.find(key).map(|(_, value)| value)
+    }
+
+    /// A value whose key has two names: a line's own value comes first under either of them.
+    fn either(&self, keys: [&str; 2]) -> Option<&str> {
+        let own = keys.iter().find_map(|key| self.own.get(key));
+        own.or_else(|| keys.iter().find_map(|key| self.get(key)))
+    }
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its values, which it shares with the other nodes of its line.
+    pub entry: Arc<Entry>,
+}
+
+impl Node {
+    /// Its `Gres=`.
+    #[must_use]
+    pub fn gres(&self) -> Option<&str> {
+        self.entry.get("Gres")
+    }
+
+    fn has_feature(&self, feature: &str) -> bool {
+        let features = self.entry.either(["Feature", "Features"]);
+        features.is_some_and(|all| all.split(',').any(|own| own.trim() == feature))
+    }
+}
+
+/// A partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// Its name.
+    pub name: String,
+    /// Its values.
+    pub entry: Arc<Entry>,
+    /// Its nodes, each once, in the order of the configuration.
+    pub nodes: Vec<String>,
+}
+
+/// The nodes and partitions of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Site {
+    /// The nodes in the order of the configuration.
+    pub nodes: Vec<Node>,
+    /// The partitions in the order of the configuration.
+    pub partitions: Vec<Partition>,
+    places: HashMap<String, usize>,
+}
+
+impl Site {
+    /// Reads the lines of slurm.conf. Node lists that Slurm refuses have no nodes.
+    #[must_use]
+    pub fn of(file: &ConfFile) -> Site {
+        let mut site = Site::default();
+        for (names, entry) in entries(file, "NodeName") {
+            let entry = Arc::new(entry);
+            let names = Hostlist::as_slurm(&names).unwrap_or_default();
+            for name in names.names() {
+                site.add(name, &entry);
+            }
+        }
+        let sets = node_sets(file);
+        for (name, entry) in entries(file, "PartitionName") {
+            let nodes = site.members(entry.get("Nodes").unwrap_or_default(), &sets);
+            site.partitions.push(Partition {
+                name,
+                entry: Arc::new(entry),
+                nodes,
+            });
+        }
+        site
+    }
+
+    /// The nodes and partitions of the running slurmctld, which has resolved everything; without places in files.
+    #[must_use]
+    pub fn of_running(running: &Running) -> Site {
+        let mut site = Site::default();
+        for (name, record) in &running.nodes {
+            site.add(name, &Arc::new(answer(record)));
+        }
+        for (name, record) in &running.partitions {
+            let nodes = site.members(record.get("Nodes").unwrap_or_default(), &[]);
+            site.partitions.push(Partition {
+                name: name.clone(),
+                entry: Arc::new(answer(record)),
+                nodes,
+            });
+        }
+        site
+    }
+
+    /// A node by its name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(*self.places.get(name)?)
+    }
+
+    /// A partition by its name.
+    #[must_use]
+    pub fn partition(&self, name: &str) -> Option<&Partition> {
+        let mut partitions = self.partitions.iter();
+        partitions.find(|partition| partition.name == name)
+    }
+
+    /// The nodes that stand in the same line as a node, itself among them.
+    pub fn beside<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = &'a Node> {
+        let nodes = self.nodes.iter();
+        nodes.filter(|other| Arc::ptr_eq(&other.entry, &node.entry))
+    }
+
+    fn add(&mut self, name: &str, entry: &Arc<Entry>) {
+        self.places.insert(name.to_owned(), self.nodes.len());
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            entry: entry.clone(),
+        });
+    }
+
+    /// The nodes of a `Nodes=`. Each set replaces its name in the list, one after another, so that a set may name a later one.
+    fn members(&self, text: &str, sets: &[Line]) -> Vec<String> {
+        let all = || self.nodes.iter().map(|node| node.name.clone());
+        if text.eq_ignore_ascii_case("ALL") {
+            return all().collect();
+        }
+        let expand = |text: &str| {
+            let list = Hostlist::as_slurm(text).unwrap_or_default();
+            list.names().to_vec()
+        };
+        let mut names = expand(text);
+        for set in sets {
+            let Some(at) = names.iter().position(|name| set.get("NodeSet") == Some(name)) else {
+                continue;
+            };
+            names.remove(at);
+            if let Some(feature) = set.get("Feature") {
+                let with = self.nodes.iter().filter(|node| node.has_feature(feature));
+                names.extend(with.map(|node| node.name.clone()));
+            }
+            match set.get("Nodes").unwrap_or_default() {
+                list if list.eq_ignore_ascii_case("ALL") => names.extend(all()),
+                list => names.extend(expand(list)),
+            }
+        }
+        // slurmctld leaves nodes out that it does not know.
+        let names: HashSet<String> = names.into_iter().collect();
+        all().filter(|name| names.contains(name)).collect()
+    }
+}
+
+/// The entries that begin with a key, each with the value of that key.
+fn entries(file: &ConfFile, key: &'static str) -> Vec<(String, Entry)> {
+    let mut defaults: Arc<[Line]> = Arc::new([]);
+    let mut entries = Vec::new();
+    for line in file.starting(key) {
+        let name = line.get(key).unwrap_or_default();
+        if name.eq_ignore_ascii_case("DEFAULT") {
+            let lines = std::iter::once(line).chain(defaults.iter());
+            defaults = lines.cloned().collect();
+            continue;
+        }
+        let entry = Entry {
+            own: line.clone(),
+            defaults: defaults.clone(),
+        };
+        entries.push((name.to_owned(), entry));
+    }
+    entries
+}
+
+fn node_sets(file: &ConfFile) -> Vec<Line> {
+    file.starting("NodeSet").cloned().collect()
+}
+
+/// What scontrol shows of one node or partition, as an entry.
+fn answer(record: &Record) -> Entry {
+    let place = Place {
+        file: PathBuf::from("scontrol show"),
+        line: 0,
+    };
+    Entry {
+        own: Line::new(place, record.pairs()),
+        defaults: Arc::new([]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::conf::read_conf;
+
+    fn site(files: &[(&str, &str)]) -> Site {
+        let read = |path: &Path| {
+            let mut known = files.iter();
+            let text = known.find(|(name, _)| Path::new("/etc/slurm").join(name) == path);
+            let text = text.map(|(_, text)| (*text).to_owned());
+            text.ok_or(std::io::ErrorKind::NotFound.into())
+        };
+        Site::of(&read_conf(Path::new("/etc/slurm/slurm.conf"), &read).unwrap())
+    }
+
+    fn of_partition<'a>(site: &'a Site, name: &str) -> Vec<&'a str> {
+        let nodes = &site.partition(name).unwrap().nodes;
+        nodes.iter().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn defaults_hold_for_the_lines_behind_them() {
+        let site = site(&[
+            (
+                "slurm.conf",
+                "ClusterName=Big\nInclude nodes.%c\nPartitionName=DEFAULT MaxTime=1-0 QOS=part\r\nPartitionName = gpu Nodes=gn[1-2]\npartitionname=long nodes=\\\n  gn1 \\\n  MaxTime=7-0\n",
+            ),
+            (
+                "nodes.big",
+                "NodeName=gn0\nNodeName=DEFAULT CPUs=4 Gres=gpu:4\nNodeName=DEFAULT Gres=gpu:h100:2\nNodeName=gn[1-2] CPUs=8\nInclude more\nNodeName=gn3 Gres=gpu:1",
+            ),
+            ("more", "nodename=gn4 gres=\"gpu:8\" GRES=gpu:9\n"),
+        ]);
+        let gres = |name| site.node(name).unwrap().gres();
+        assert_eq!(gres("gn0"), None);
+        assert_eq!(gres("gn1"), Some("gpu:h100:2"));
+        assert_eq!(gres("gn3"), Some("gpu:1"));
+        assert_eq!(gres("gn4"), Some("gpu:9"));
+        assert_eq!(site.node("gn2").unwrap().entry.get("CPUs"), Some("8"));
+        assert_eq!(site.node("gn3").unwrap().entry.get("cpus"), Some("4"));
+        let time = |name| site.partition(name).unwrap().entry.get("MaxTime");
+        assert_eq!((time("gpu"), time("long")), (Some("1-0"), Some("7-0")));
+        assert_eq!(of_partition(&site, "gpu"), ["gn1", "gn2"]);
+        assert_eq!(of_partition(&site, "long"), ["gn1"]);
+        let beside = site.beside(site.node("gn1").unwrap());
+        assert_eq!(beside.map(|node| &*node.name).collect::<Vec<_>>(), ["gn1", "gn2"]);
+    }
+
+    #[test]
+    fn node_sets_are_their_nodes() {
+        let site = site(&[(
+            "slurm.conf",
+            "NodeName=DEFAULT Features=slow\nNodeName=gn[1-3] Feature=gpu,ib\nNodeName=cn[1-2]\nNodeSet=one Nodes=gn1\nNodeSet=fast Feature=gpu Nodes=two\nNodeSet=two Nodes=cn2\nNodeSet=slow Feature=slow\nNodeSet=every Nodes=ALL\nPartitionName=a Nodes=one,gn3,,gn3,nobody\nPartitionName=b Nodes=fast\nPartitionName=c Nodes=two,cn1\nPartitionName=d Nodes=slow\nPartitionName=e Nodes=every\nPartitionName=f Nodes=\"gn[1,3]\"\nPartitionName=g\n",
+        )]);
+        assert_eq!(of_partition(&site, "a"), ["gn1", "gn3"]);
+        assert_eq!(of_partition(&site, "b"), ["gn1", "gn2", "gn3", "cn2"]);
+        assert_eq!(of_partition(&site, "c"), ["cn1", "cn2"]);
+        assert_eq!(of_partition(&site, "d"), ["cn1", "cn2"]);
+        assert_eq!(of_partition(&site, "e").len(), 5);
+        assert_eq!(of_partition(&site, "f"), ["gn1", "gn3"]);
+        assert!(of_partition(&site, "g").is_empty());
+    }
+}
