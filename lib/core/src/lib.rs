@@ -27,6 +27,7 @@ pub mod ids;
 pub mod layout;
 pub mod lease;
 pub mod mechanism;
+pub mod mig_type;
 pub mod nodes_gres;
 pub mod policy;
 mod pool;
