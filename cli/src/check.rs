@@ -146,11 +146,10 @@ fn no_fence() -> Option<Finding> {
 }
 
 fn here(node: &Node) -> Here<'_> {
-    let gpus = node.nvml().and_then(|session| session.gpu_count());
     let pools = node.config.pools_of_node(&node.name);
     Here {
         node: &node.name,
-        gpus: gpus.ok(),
+        gpus: crate::init::gpus_of(node),
         uses_mps: pools.iter().any(|pool| pool.mechanism.uses_mps()),
     }
 }

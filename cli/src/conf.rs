@@ -35,7 +35,7 @@ fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
     let path = args.config.path();
     let node = Node::new(args.config.read_strictly()?, &args.config.node_name());
     let seen = match node.has_pools() {
-        true => node.nvml().and_then(|session| session.gpu_count()).ok(),
+        true => init::gpus_of(&node),
         false => None,
     };
     let settings = settings::gather(&Sources {
@@ -56,10 +56,7 @@ fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
     for unknown in &settings.unknown {
         println!("Slurm: {unknown}");
     }
-    let gpus = Gpus {
-        told: args.gpus,
-        otherwise: seen,
-    };
+    let gpus = Gpus { told: args.gpus };
     let proposal = init::proposal(&settings, &node.config, gpus)?;
     let running = propose::running_difference(&settings, &node.config, gpus);
     print!("{}", patch::text(&proposal.changes));

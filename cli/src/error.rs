@@ -19,6 +19,7 @@ use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::NvmlError;
 use gpufrac_reaper::report::why::WhyError;
 use gpufrac_slurm_settings::AskError;
+use gpufrac_slurm_settings::gpu_count::GpuCount;
 
 /// The errors that end a command.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +191,14 @@ pub enum CliError {
         /// The cause.
         source: NvmlError,
     },
+    /// The number of GPUs of a node of a pool is not known, or two facts do not agree about it.
+    #[error("counting the GPUs of {node} failed: {}", why_gpus(count))]
+    Gpus {
+        /// The node.
+        node: String,
+        /// What is known.
+        count: GpuCount,
+    },
     /// The argument is not the id of a job.
     #[error(transparent)]
     Why(#[from] WhyError),
@@ -336,6 +345,7 @@ impl CliError {
                 "remove `nodes` from PrivateData in slurm.conf, or leave the pages out"
             }
             CliError::GpuCount { .. } => "say it with `--gpus N`",
+            CliError::Gpus { .. } => "say how many GPUs each node of the pool has: `--gpus N`",
             CliError::NoGpu { .. } | CliError::NoGpus => {
                 "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`"
             }
@@ -457,5 +467,19 @@ fn in_words(jobs: &[JobId]) -> String {
     match ids.len() {
         1 => format!("job {}", ids.join("")),
         _ => format!("jobs {}", ids.join(", ")),
+    }
+}
+
+/// Why the number of GPUs of a node is not known.
+fn why_gpus(count: &GpuCount) -> String {
+    match count {
+        GpuCount::Differs([one, other]) => format!(
+            "{} says {} and {} says {}",
+            one.source, one.count, other.source, other.count
+        ),
+        GpuCount::Unknown { instances } if !instances.is_empty() => {
+            format!("Slurm counts MIG instances there ({instances}), and not their GPUs")
+        }
+        _ => "neither NVML nor Slurm's files say it".to_owned(),
     }
 }

@@ -12,9 +12,10 @@ use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
 use gpufrac_nvml::Session;
-use gpufrac_slurm_settings::conf::{ConfFile, Files};
+use gpufrac_slurm_conf::{Files, counts};
+use gpufrac_slurm_settings::gpu_count::{self, GpuCount};
 use gpufrac_slurm_settings::propose::{self, Change, Gpus, Proposal, Texts};
-use gpufrac_slurm_settings::{self as settings, Here, Settings, Sources};
+use gpufrac_slurm_settings::{self as settings, Here, HostGpu, Settings, Sources};
 
 use crate::args::InitArgs;
 use crate::error::CliError;
@@ -30,6 +31,8 @@ struct Gpu {
 /// The GPUs of this node.
 struct Seen {
     gpus: Vec<Gpu>,
+    /// Whether the node has others, of models that gpufrac does not know.
+    has_others: bool,
     driver: Option<u32>,
 }
 
@@ -59,12 +62,16 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
             (config, before.clone().unwrap_or_default())
         }
         None => {
-            let after = with_pools(args, &node, files, before.as_deref())?;
+            let after = with_pools(args, &node, &settings, files, before.as_deref())?;
             let config = Config::parse(&after, &path.to_string_lossy());
             (config.map_err(CliError::Proposed)?, after)
         }
     };
-    let proposal = propose(args, &settings, &config)?;
+    if args.gpus.is_none() {
+        count(&settings, &config)?;
+    }
+    let gpus = Gpus { told: args.gpus };
+    let proposal = proposal(&settings, &config, gpus)?;
     let mut changes = Vec::new();
     if before.as_ref() != Some(&after) {
         changes.push(Change {
@@ -77,6 +84,7 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     changes.extend(proposal.changes.iter().cloned());
     show(&changes, args.write)?;
     tell_left(&proposal.left);
+    tell("\nfor the users of these nodes:", &proposal.consequences);
     let steps = Steps {
         config: (&path, config_changes),
         proposal: &proposal,
@@ -89,7 +97,7 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
 }
 
 fn gather(args: &InitArgs, node: &Node) -> Settings {
-    let seen = node.nvml().and_then(|session| session.gpu_count()).ok();
+    let seen = gpus_of(node);
     settings::gather(&Sources {
         slurm_conf: args.slurm_conf.clone(),
         config: None,
@@ -104,13 +112,45 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
     })
 }
 
-fn propose(args: &InitArgs, settings: &Settings, config: &Config) -> Result<Proposal, CliError> {
-    let seen = settings.gpus.as_ref().map(|(_, count)| *count);
-    let gpus = Gpus {
-        told: args.gpus,
-        otherwise: seen,
-    };
-    proposal(settings, config, gpus)
+/// The GPUs of this host; None if NVML does not answer.
+pub fn gpus_of(node: &Node) -> Option<Vec<HostGpu>> {
+    let session = node.nvml().ok()?;
+    let gpus = session.gpus().ok()?;
+    let gpus = (0..).zip(&gpus).map(|(index, gpu)| HostGpu {
+        minor: gpu.minor_now().map_or(index, |minor| minor.0),
+        product: gpu.name(),
+    });
+    Some(gpus.collect::<Vec<_>>())
+}
+
+/// Says which nodes are taken to have as many GPUs as this one.
+///
+/// # Errors
+/// The number of GPUs of a node is not known, or two facts do not agree about it.
+fn count(settings: &Settings, config: &Config) -> Result<(), CliError> {
+    let mut assumed: Vec<String> = Vec::new();
+    for name in config.pools.iter().flat_map(|pool| pool.nodes.names()) {
+        match gpu_count::of(settings, config, name) {
+            GpuCount::Known(_) => {}
+            GpuCount::Assumed(_) if assumed.contains(name) => {}
+            GpuCount::Assumed(_) => assumed.push(name.clone()),
+            count => {
+                return Err(CliError::Gpus {
+                    node: name.clone(),
+                    count,
+                });
+            }
+        }
+    }
+    if let (Some(host), false) = (&settings.gpus, assumed.is_empty()) {
+        println!(
+            "{}: taken to have {} GPUs, as many as {}, which stands in the same line of slurm.conf; --gpus N says another number",
+            short(&assumed),
+            host.gpus.len(),
+            host.node
+        );
+    }
+    Ok(())
 }
 
 /// The changes of Slurm's files for the configuration.
@@ -169,17 +209,28 @@ pub fn tell_left(left: &[Finding]) {
     }
 }
 
+/// Prints sentences under a title.
+fn tell(title: &str, sentences: &[String]) {
+    if !sentences.is_empty() {
+        println!("{title}");
+    }
+    for sentence in sentences {
+        println!("  - {sentence}");
+    }
+}
+
 /// gpufrac.toml with pools for the GPUs of this node.
 fn with_pools(
     args: &InitArgs,
     node: &Node,
+    settings: &Settings,
     files: &Files,
     before: Option<&str>,
 ) -> Result<String, CliError> {
     let seen = look(args, node)?;
-    let nodes = nodes(args, node, &files.slurm)?;
+    let nodes = nodes(args, node, files)?;
     let partitions = match args.partitions.is_empty() {
-        true => partitions(&files.slurm, &nodes)?,
+        true => partitions(settings, files, &nodes)?,
         false => args.partitions.clone(),
     };
     let mut models: Vec<(&str, Vec<u32>)> = Vec::new();
@@ -197,7 +248,7 @@ fn with_pools(
         .map(|pool| pool.name.clone())
         .collect();
     for (model, indexes) in &models {
-        let gpus = (models.len() > 1).then_some(indexes.as_slice());
+        let gpus = (models.len() > 1 || seen.has_others).then_some(indexes.as_slice());
         if let Some(pool) = pool_of(&node.config, model, gpus) {
             text = with_nodes(&text, pool, &nodes)?;
             println!(
@@ -295,48 +346,69 @@ fn pool_name(model: &str, taken: &[String]) -> String {
         .unwrap_or_else(|| plain(model))
 }
 
-/// The GPUs of this node from NVML, or those given by options.
+/// The GPUs of this node from NVML, or those given by options. A model that is given is that of GPUs that gpufrac does not know, or of
+/// all if NVML does not answer or their number is given.
 fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
     let session = node.nvml();
     let driver = session.as_ref().ok().and_then(driver);
-    let told = |model: &str, count: Option<u32>| Seen {
-        gpus: (0..count.unwrap_or(1))
-            .map(|index| Gpu {
+    let session = match (&args.gpu, session) {
+        (Some(model), session) if args.gpus.is_some() || session.is_err() => {
+            let gpu = |index| Gpu {
                 index,
-                model: model.to_owned(),
-            })
-            .collect(),
-        driver,
+                model: model.clone(),
+            };
+            return Ok(Seen {
+                gpus: (0..args.gpus.unwrap_or(1)).map(gpu).collect(),
+                has_others: false,
+                driver,
+            });
+        }
+        (_, session) => session.map_err(|source| CliError::NoGpu { source })?,
     };
-    if let Some(model) = &args.gpu {
-        let count = session.and_then(|session| session.gpu_count()).ok();
-        return Ok(told(model, args.gpus.or(count)));
-    }
-    let session = session.map_err(|source| CliError::NoGpu { source })?;
     let found = session
         .gpus()
         .map_err(|source| CliError::NoGpu { source })?;
-    let mut gpus = Vec::new();
+    let mut shown = Vec::new();
     for (index, gpu) in (0..).zip(&found) {
         let memory = gpu.memory().map_err(|source| CliError::NoGpu { source })?;
         let product = gpu.name();
-        let Some(model) = Geometry::model_of_product(&product, memory) else {
-            return Err(CliError::UnknownGpu {
-                index,
-                product,
-                memory: memory.0,
-            });
+        let model = Geometry::model_of_product(&product, memory);
+        shown.push((index, product, memory.0, model));
+    }
+    let knows = |told: &String| {
+        shown
+            .iter()
+            .any(|(.., model)| *model == Some(told.as_str()))
+    };
+    let told = args.gpu.as_ref().filter(|told| !knows(told));
+    let mut seen = Seen {
+        gpus: Vec::new(),
+        has_others: false,
+        driver,
+    };
+    for (index, product, _, model) in &shown {
+        let Some(model) = model.or(told.map(String::as_str)) else {
+            seen.has_others = true;
+            println!(
+                "GPU {index}: {product}, a model that gpufrac does not know: the GPU stays as it is; --gpu MODEL puts it in a pool"
+            );
+            continue;
         };
         println!("GPU {index}: {product}, model {model}");
-        gpus.push(Gpu {
-            index,
+        seen.gpus.push(Gpu {
+            index: *index,
             model: model.to_owned(),
         });
     }
-    if gpus.is_empty() {
-        return Err(CliError::NoGpus);
+    match (seen.gpus.is_empty(), shown.into_iter().next()) {
+        (false, _) => Ok(seen),
+        (true, None) => Err(CliError::NoGpus),
+        (true, Some((index, product, memory, _))) => Err(CliError::UnknownGpu {
+            index,
+            product,
+            memory,
+        }),
     }
-    Ok(Seen { gpus, driver })
 }
 
 fn driver(session: &Session) -> Option<u32> {
@@ -345,27 +417,22 @@ fn driver(session: &Session) -> Option<u32> {
 }
 
 /// The nodes of the pool, a hostlist.
-fn nodes(args: &InitArgs, node: &Node, slurm: &ConfFile) -> Result<String, CliError> {
+fn nodes(args: &InitArgs, node: &Node, files: &Files) -> Result<String, CliError> {
     if let Some(text) = &args.nodes {
         let list = hostlist(text)?;
         return Ok(short(list.names()));
     }
-    let mut lines = slurm.starting("NodeName");
-    let line = lines.find(|line| line.covers(&node.name));
-    let Some(text) = line.and_then(|line| line.get("NodeName")) else {
+    let Some(own) = files.site.node(&node.name) else {
         return Err(CliError::NotInSlurmConf {
-            path: slurm.path.clone(),
+            path: files.slurm.path.clone(),
             what: format!("line NodeName= with {}", node.name),
             option: "--node NAME",
         });
     };
     // Nodes of other pools stay in their pools.
-    let list = hostlist(text)?;
-    let free = list
-        .names()
-        .iter()
-        .filter(|name| node.config.pools_of_node(name).is_empty());
-    Ok(short(&free.cloned().collect::<Vec<_>>()))
+    let names = files.site.beside(own).map(|node| node.name.clone());
+    let free = names.filter(|name| node.config.pools_of_node(name).is_empty());
+    Ok(short(&free.collect::<Vec<_>>()))
 }
 
 fn short(names: &[String]) -> String {
@@ -374,35 +441,33 @@ fn short(names: &[String]) -> String {
 }
 
 /// The partitions of these nodes: those in which each node has GPUs, otherwise all.
-fn partitions(slurm: &ConfFile, nodes: &str) -> Result<Vec<String>, CliError> {
+fn partitions(settings: &Settings, files: &Files, nodes: &str) -> Result<Vec<String>, CliError> {
     let wanted = hostlist(nodes)?;
-    let counts = |name: &str| {
-        let mut lines = slurm.starting("NodeName").filter(|line| line.covers(name));
-        lines.any(|line| line.get("Gres").is_some_and(|gres| gres.contains("gpu")))
+    let site = settings.site();
+    let has_gpus = |name: &String| {
+        let gres = site.node(name).and_then(|node| node.gres());
+        counts(gres.unwrap_or_default())
+            .keys()
+            .any(|(name, _)| name == "gpu")
     };
-    let (mut with_gpus, mut all) = (Vec::new(), Vec::new());
-    for line in slurm.starting("PartitionName") {
-        let name = line.get("PartitionName").unwrap_or_default();
-        let text = line.get("Nodes").unwrap_or_default();
-        let every = text.eq_ignore_ascii_case("ALL");
-        let list = Hostlist::parse(text);
-        let has = |node: &String| list.as_ref().is_ok_and(|list| list.contains(node));
-        if name.eq_ignore_ascii_case("DEFAULT") || !(every || wanted.names().iter().any(has)) {
-            continue;
-        }
-        let mut of_it = list.iter().flat_map(|list| list.names());
-        if !every && of_it.all(|node| counts(node)) {
-            with_gpus.push(name.to_owned());
-        }
-        all.push(name.to_owned());
-    }
-    let found = if with_gpus.is_empty() { all } else { with_gpus };
+    let partitions = site.partitions.iter();
+    let (with_gpus, others): (Vec<_>, Vec<_>) = partitions
+        .filter(|partition| partition.nodes.iter().any(|name| wanted.contains(name)))
+        .partition(|partition| partition.nodes.iter().all(has_gpus));
+    let found = if with_gpus.is_empty() {
+        others
+    } else {
+        with_gpus
+    };
     match found.is_empty() {
         true => Err(CliError::NotInSlurmConf {
-            path: slurm.path.clone(),
+            path: files.slurm.path.clone(),
             what: format!("partition of {nodes}"),
             option: "--partition NAME",
         }),
-        false => Ok(found),
+        false => Ok(found
+            .iter()
+            .map(|partition| partition.name.clone())
+            .collect()),
     }
 }

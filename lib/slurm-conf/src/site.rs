@@ -177,7 +177,10 @@ impl Site {
         };
         let mut names = expand(text);
         for set in sets {
-            let Some(at) = names.iter().position(|name| set.get("NodeSet") == Some(name)) else {
+            let Some(at) = names
+                .iter()
+                .position(|name| set.get("NodeSet") == Some(name))
+            else {
                 continue;
             };
             names.remove(at);
@@ -279,7 +282,10 @@ mod tests {
         assert_eq!(of_partition(&site, "gpu"), ["gn1", "gn2"]);
         assert_eq!(of_partition(&site, "long"), ["gn1"]);
         let beside = site.beside(site.node("gn1").unwrap());
-        assert_eq!(beside.map(|node| &*node.name).collect::<Vec<_>>(), ["gn1", "gn2"]);
+        assert_eq!(
+            beside.map(|node| &*node.name).collect::<Vec<_>>(),
+            ["gn1", "gn2"]
+        );
     }
 
     #[test]

@@ -180,8 +180,8 @@ pub(super) fn controls(settings: &Settings) -> bool {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use gpufrac_slurm_conf::Files;
     use super::*;
+    use gpufrac_slurm_conf::Files;
 
     fn settings(slurm_conf: &str) -> Settings {
         let text = slurm_conf.replace("@HERE@", &gethostname().unwrap().to_string_lossy());

@@ -9,9 +9,9 @@ use std::time::Duration;
 use gpufrac_host::subprocess::{self, Ended, Outcome};
 use gpufrac_host::trust;
 
+use super::{HostGpu, HostGpus, Script, Settings};
 use gpufrac_slurm_conf::Files;
 use gpufrac_slurm_conf::Running;
-use super::{Script, Settings};
 
 /// The longest time for one answer of scontrol.
 pub(super) const LIMIT: Duration = Duration::from_secs(15);
@@ -44,8 +44,8 @@ pub struct Sources<'a> {
 pub struct Here<'a> {
     /// The name of the node in Slurm.
     pub node: &'a str,
-    /// The number of GPUs that NVML shows; None if NVML does not answer.
-    pub gpus: Option<u32>,
+    /// The GPUs in the order of NVML's indexes; None if NVML does not answer.
+    pub gpus: Option<Vec<HostGpu>>,
     /// Whether one of the node's pools has MPS control daemons.
     pub uses_mps: bool,
 }
@@ -123,7 +123,10 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     settings.closed = config.and_then(|config| super::access::closed(config, &settings));
     if let Some(here) = &sources.here {
         settings.kill_mode = if here.uses_mps { kill_mode() } else { None };
-        settings.gpus = here.gpus.map(|count| (here.node.to_owned(), count));
+        settings.gpus = here.gpus.clone().map(|gpus| HostGpus {
+            node: here.node.to_owned(),
+            gpus,
+        });
     }
     if sources.host {
         let (role, troubles) = super::host::look(&settings, sources.here.is_some());

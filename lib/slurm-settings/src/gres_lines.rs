@@ -1,11 +1,13 @@
 //! The content of gres.conf and `Gres=` for one node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::hostlist::Hostlist;
 
 use gpufrac_slurm_conf::{ConfFile, Line, Place, number};
+
+use super::gpu_count::is_own_type;
 
 /// A device of a line with `Name=gpu`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +44,30 @@ pub(super) struct NodeLines {
     pub flag: Option<(&'static str, &'static str)>,
     /// The line that switches AutoDetect on.
     pub detect: Option<(Place, String)>,
+    /// The first line with `Name=mps`.
+    pub mps: Option<Place>,
     /// The first line of the node.
     pub place: Option<Place>,
 }
 
+/// The folder of the capability devices of MIG instances.
+const CAPABILITIES: &str = "/dev/nvidia-caps/";
+
 impl NodeLines {
+    /// The number of whole GPUs whose device files the lines name. None where they name none, or instances without their GPU.
+    pub fn whole_gpus(&self) -> Option<u32> {
+        let mut gpus = BTreeSet::new();
+        let is_whole = |gpu: &&Gpu| !gpu.type_name.as_deref().is_some_and(is_own_type);
+        for gpu in self.gpus.iter().filter(is_whole) {
+            let files = files_of(&gpu.file);
+            let own = files
+                .into_iter()
+                .find(|file| !file.starts_with(CAPABILITIES))?;
+            gpus.insert(own);
+        }
+        u32::try_from(gpus.len()).ok().filter(|count| *count > 0)
+    }
+
     pub fn of(file: &ConfFile, node: &str, fractions: &CountName) -> NodeLines {
         let mut found = NodeLines::default();
         let mut own_detect = false;
@@ -75,6 +96,9 @@ impl NodeLines {
             found.flag = found.flag.or(unwanted);
             match name.to_ascii_lowercase().as_str() {
                 "gpu" => found.add_gpus(line, files),
+                "mps" => {
+                    found.mps.get_or_insert_with(|| line.place.clone());
+                }
                 "shard" => found.add_shards(line, files, count.unwrap_or(0)),
                 name if name == fractions.as_str() => found.fractions += count.unwrap_or(1),
                 _ => {}
@@ -89,6 +113,13 @@ impl NodeLines {
             self.cores.push((line.place.clone(), cores.to_owned()));
         }
         let type_name = line.get("Type").map(str::to_owned);
+        // All these files are one device: an instance with its GPU.
+        if let Some(file) = line.get("MultipleFiles") {
+            self.gpus.push(Gpu {
+                type_name: type_name.clone(),
+                file: file.to_owned(),
+            });
+        }
         self.gpus.extend(files.into_iter().map(|file| Gpu {
             type_name: type_name.clone(),
             file,

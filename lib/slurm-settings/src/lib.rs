@@ -7,6 +7,7 @@
 mod access;
 mod comments;
 mod gather;
+pub mod gpu_count;
 mod gres_lines;
 mod host;
 mod nodes;
@@ -22,10 +23,12 @@ use std::path::PathBuf;
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::Hostlist;
+use gpufrac_slurm_conf::Site;
 
 pub use access::Closed;
-pub use gpufrac_slurm_conf::{Files, Place, Running};
 pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather, slurm_says};
+pub use gpu_count::{Fact, GpuCount};
+pub use gpufrac_slurm_conf::{Files, Place, Running};
 pub use host::{Role, Trouble};
 
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.
@@ -38,6 +41,31 @@ pub struct Script {
     /// Whether the text of the file, or of one file that matches the pattern, names gpufrac's program; None if it
     /// cannot be read.
     pub names_ours: Option<bool>,
+}
+
+/// A GPU as NVML shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostGpu {
+    /// N of its `/dev/nvidiaN`, which may differ from its index in NVML.
+    pub minor: u32,
+    /// The name of the product.
+    pub product: String,
+}
+
+/// The GPUs of a node as NVML shows them on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostGpus {
+    /// The name of the node in Slurm.
+    pub node: String,
+    /// The GPUs in the order of NVML's indexes.
+    pub gpus: Vec<HostGpu>,
+}
+
+impl HostGpus {
+    /// The number of GPUs.
+    fn count(&self) -> u32 {
+        u32::try_from(self.gpus.len()).unwrap_or(u32::MAX)
+    }
 }
 
 /// The known settings of a Slurm.
@@ -53,8 +81,8 @@ pub struct Settings {
     pub comment_writers: Vec<(String, String)>,
     /// `KillMode=` of slurmd's unit, on a node with MPS control daemons.
     pub kill_mode: Option<String>,
-    /// The node that this host is, and its number of GPUs in NVML.
-    pub gpus: Option<(String, u32)>,
+    /// The GPUs of this host, if it is a node and NVML answers.
+    pub gpus: Option<HostGpus>,
     /// The path of gpufrac.toml, if it is the one in use.
     pub config: Option<PathBuf>,
     /// slurmctld's answer about its pools; None if it was not asked or did not answer.
@@ -91,6 +119,16 @@ impl Settings {
             nodes.names().get(at).cloned()
         });
         node.filter(|node| node != host)
+    }
+
+    /// The nodes and partitions: those of the running slurmctld, otherwise those of slurm.conf.
+    pub fn site(&self) -> Site {
+        let running = self.running.as_ref().filter(|it| !it.partitions.is_empty());
+        let written = || self.files.as_ref().map(|files| files.site.clone());
+        running
+            .map(Site::of_running)
+            .or_else(written)
+            .unwrap_or_default()
     }
 
     /// Whether slurmctld, or its backup, runs on this host.

@@ -3,7 +3,7 @@
 mod fault;
 mod without_pool;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
@@ -13,11 +13,12 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
-use gpufrac_slurm_conf::{ConfFile, Counts, Node, Place, Record, counts};
+use super::gpu_count::{self, GpuCount};
 use super::gres_lines::{Gpu, NodeLines};
 use super::propose::Gpus;
 use super::{Running, Settings};
 use fault::{Fault, Shards, Wrong, WrongLine};
+use gpufrac_slurm_conf::{ConfFile, Counts, Node, Record, counts};
 
 /// The place of findings about slurmctld's node records.
 const NODE_RECORD: &str = "scontrol show node";
@@ -56,18 +57,8 @@ pub(super) fn wanted(
     node: &str,
     told: Gpus,
 ) -> Option<GresLines> {
-    let files = settings.files.as_ref();
-    let line = files.and_then(|files| files.site.node(node));
-    let running = settings.running.as_ref();
-    let record = running.and_then(|running| running.nodes.get(node));
-    let texts = [
-        line.and_then(Node::gres),
-        record.and_then(|record| record.get("Gres")),
-    ];
-    let lines = files.map(|files| NodeLines::of(&files.gres, node, &config.count_name));
-    let guess = || gpus(settings, config, node, &texts, lines.as_ref());
-    let count = told.told.or_else(guess).or(told.otherwise)?;
-    expected(config, node, count)
+    let known = || gpu_count::of(settings, config, node).number();
+    expected(config, node, told.told.or_else(known)?)
 }
 
 /// Whether gres.conf has a fault that affects a node.
@@ -115,18 +106,25 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
         });
         return found;
     }
-    let texts = [
-        line.and_then(Node::gres),
-        record.and_then(|record| record.get("Gres")),
-    ];
-    let gpus = gpus(settings, config, node, &texts, lines.as_ref());
-    let Some(wanted) = gpus.and_then(|gpus| expected(config, node, gpus)) else {
-        found.push(Fault {
-            severity: Severity::Error,
-            place: place_of(line),
-            wrong: Wrong::Uncounted,
-        });
-        return found;
+    let wanted = match gpu_count::of(settings, config, node) {
+        GpuCount::Known(count) | GpuCount::Assumed(count) => {
+            expected(config, node, count).ok_or(Wrong::Uncounted {
+                instances: String::new(),
+            })
+        }
+        GpuCount::Unknown { instances } => Err(Wrong::Uncounted { instances }),
+        GpuCount::Differs(facts) => Err(Wrong::Counts(facts)),
+    };
+    let wanted = match wanted {
+        Ok(wanted) => wanted,
+        Err(wrong) => {
+            found.push(Fault {
+                severity: Severity::Error,
+                place: place_of(line),
+                wrong,
+            });
+            return found;
+        }
     };
     if let (Some(files), Some(lines)) = (files, &lines) {
         let release = settings.running.as_ref().and_then(Running::release);
@@ -213,80 +211,6 @@ fn place_of(line: Option<&Node>) -> String {
     line.map_or(NODE_RECORD.into(), |line| line.entry.place().to_string())
 }
 
-/// The number of GPUs of a node: from the pools, from NVML on this host, or the one in most of Slurm's counts. None
-/// if there is no count.
-fn gpus(
-    settings: &Settings,
-    config: &Config,
-    node: &str,
-    texts: &[Option<&str>],
-    lines: Option<&NodeLines>,
-) -> Option<u32> {
-    let pools = config.pools_of_node(node);
-    if pools.iter().all(|pool| pool.gpus.is_some()) {
-        return Some(0);
-    }
-    if let Some((name, count)) = &settings.gpus
-        && name == node
-    {
-        return Some(*count);
-    }
-    let mut guesses = Vec::new();
-    let capacity = pools
-        .first()
-        .map_or(100, |pool| u64::from(pool.layout.capacity.0))
-        .max(1);
-    let types: Vec<&str> = config
-        .devices_of_node(node, 1)
-        .iter()
-        .map(|device| device.type_name)
-        .collect();
-    for text in texts.iter().flatten() {
-        for ((name, type_name), count) in counts(text) {
-            match name.as_str() {
-                name if name == "shard" || name == config.count_name.as_str() => {
-                    guesses.push(count.div_ceil(100))
-                }
-                "gpu" if type_name.is_empty() || types.contains(&type_name.as_str()) => {
-                    guesses.push((count * capacity).div_ceil(100));
-                }
-                _ => {}
-            }
-        }
-    }
-    if let Some(lines) = lines {
-        let ours = |gpu: &&Gpu| {
-            gpu.type_name
-                .as_deref()
-                .is_none_or(|name| types.contains(&name))
-        };
-        let devices = u64::try_from(lines.gpus.iter().filter(ours).count()).unwrap_or(0);
-        guesses.extend(
-            [lines.fractions, lines.shard_count, devices * capacity]
-                .map(|units| units.div_ceil(100)),
-        );
-    }
-    guesses.retain(|count| *count > 0);
-    if guesses.is_empty() {
-        // The Gres= from before gpufrac: GPUs of another Type, each a whole GPU.
-        let of_gpus = texts.iter().flatten().map(|text| sum(&counts(text), "gpu"));
-        let files = lines.map_or(0, |lines| lines.gpus.len());
-        guesses.extend(
-            of_gpus
-                .chain(u64::try_from(files).ok())
-                .filter(|count| *count > 0),
-        );
-    }
-    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
-    for guess in guesses {
-        *votes.entry(guess).or_default() += 1;
-    }
-    let (best, _) = votes
-        .into_iter()
-        .max_by_key(|(count, votes)| (*votes, *count))?;
-    u32::try_from(best).ok()
-}
-
 fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     let folder = PathBuf::from(config.paths.for_node(name).devices);
     let devices = config.devices_of_node(name, gpus);
@@ -332,6 +256,10 @@ fn devices(
         vague_shards(lines, &right),
         wrong_shards(lines, &right).map(on_lines),
         wrong_fractions(lines, &right, &wanted.name).map(on_lines),
+        lines
+            .mps
+            .as_ref()
+            .map(|place| (Severity::Error, place.to_string(), WrongLine::Mps)),
     ];
     // All faults at one place have the same cure.
     let mut places: Vec<(Severity, String, Vec<WrongLine>)> = Vec::new();
@@ -435,6 +363,12 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     let is = counts(text.unwrap_or_default());
     if is.is_empty() {
         return Some((Severity::Error, "nothing is counted".into()));
+    }
+    if sum(&is, "mps") > 0 {
+        return Some((
+            Severity::Error,
+            "mps is counted, and a job that asks for it gets no GPU of a pool".into(),
+        ));
     }
     // slurmctld gives shares the Types that nodes register, even if they are not in the file.
     let names: BTreeSet<&str> = right.keys().map(|(name, _)| name.as_str()).collect();

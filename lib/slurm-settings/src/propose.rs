@@ -4,6 +4,7 @@
 //! shares of the pools' nodes, the line of the SPANK plugin. A right setting stays in its form, so that a second run
 //! changes nothing. [`Proposal::left`] has the other findings.
 
+mod consequences;
 mod devices;
 #[cfg(test)]
 mod tests;
@@ -16,9 +17,9 @@ use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::SlurmSeries;
 
-use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 use super::gather::HOOKS;
 use super::{Running, Settings, host, nodes, rules};
+use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 
 /// The settings of slurm.conf that may be changed, in the order in which new ones are added.
 const SETTINGS: [&str; 8] = [
@@ -61,6 +62,10 @@ pub struct Proposal {
     pub nodes: Vec<String>,
     /// Whether a changed setting requires that no job runs on any node.
     pub concerns_all_nodes: bool,
+    /// What changes for the users and the programs of the site, a sentence each.
+    pub consequences: Vec<String>,
+    /// GPUs without a pool that Slurm no longer finds, as their Types are not known: the node, and N of `/dev/nvidiaN`.
+    lost: Vec<(String, u32)>,
 }
 
 /// How files are read and listed.
@@ -72,13 +77,11 @@ pub struct Texts<'a> {
     pub glob: Glob<'a>,
 }
 
-/// The number of GPUs of the nodes.
+/// The number of GPUs of the nodes, where the admin says it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gpus {
-    /// The number to use even if Slurm counts another one.
+    /// The number, whatever Slurm and NVML count.
     pub told: Option<u32>,
-    /// The number to use if Slurm counts no GPUs.
-    pub otherwise: Option<u32>,
 }
 
 /// Computes the changes of Slurm's files for the pools.
@@ -107,9 +110,11 @@ pub fn propose(
     draft.cgroup_conf()?;
     draft.plugstack()?;
     draft.devices(gpus)?;
-    let left = draft.left();
+    let mut left = draft.left();
     let mut proposal = draft.proposal;
+    left.extend(devices::lost(&proposal.lost, &settings.slurm_conf()));
     proposal.left = left;
+    proposal.consequences = consequences::of(settings, config, &proposal.nodes);
     let changes = draft.changed.into_values();
     proposal.changes = changes
         .filter(|change| change.before.as_ref() != Some(&change.after))
@@ -202,7 +207,12 @@ impl Draft<'_> {
     }
 
     /// Sets a key in the last line that has it, or in a new line.
-    fn set(&mut self, file: &gpufrac_slurm_conf::ConfFile, key: &str, value: &str) -> io::Result<()> {
+    fn set(
+        &mut self,
+        file: &gpufrac_slurm_conf::ConfFile,
+        key: &str,
+        value: &str,
+    ) -> io::Result<()> {
         match file.last(key) {
             Some((place, _)) => {
                 self.edit(&place.file, |text| edit::set(text, place.line, key, value))

@@ -13,9 +13,9 @@ use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
-use gpufrac_slurm_conf::ConfFile;
 use super::{Running, Settings};
 pub(super) use gpu_use::{SUSPENDED, suspends};
+use gpufrac_slurm_conf::ConfFile;
 pub(super) use hosts::{no_answer, of_slurmctld, other_slurm_conf};
 pub(super) use words::is;
 

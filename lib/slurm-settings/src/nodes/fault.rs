@@ -4,6 +4,7 @@ use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 
+use super::super::gpu_count::Fact;
 use super::super::gres_lines::Gpu;
 
 /// A fault with its place.
@@ -19,8 +20,10 @@ pub(super) struct Fault {
 pub(super) enum Wrong {
     /// Slurm does not know the node.
     Unknown,
-    /// Slurm counts no GPUs on the node.
-    Uncounted,
+    /// Nothing says how many GPUs the node has. `instances`: the MIG instances that Slurm counts there.
+    Uncounted { instances: String },
+    /// Two facts that do not agree about the number of GPUs.
+    Counts([Fact; 2]),
     /// `Gres=` in the line of slurm.conf.
     Written {
         why: String,
@@ -63,6 +66,8 @@ pub(super) enum WrongLine {
     TooMany(Gpu),
     /// Shares without a Type or File.
     Vague,
+    /// A line with `Name=mps`.
+    Mps,
     Shards {
         is: Shards,
         right: Shards,
@@ -102,11 +107,23 @@ impl Wrong {
                 format!("gpufrac.toml has a pool on {nodes}, which Slurm does not know"),
                 "correct the `nodes` of the pool, or add the nodes to slurm.conf".into(),
             ),
-            Wrong::Uncounted => (
-                format!("no GPUs are counted on {nodes}"),
+            Wrong::Uncounted { instances } => (
+                match instances.as_str() {
+                    "" => format!("no GPUs are counted on {nodes}"),
+                    all => format!(
+                        "Slurm counts MIG instances on {nodes} ({all}), which do not tell the number of GPUs"
+                    ),
+                },
                 format!(
                     "add what `gpufrac conf --node '{nodes}' --gpus N` prints to gres.conf and slurm.conf, with the number of GPUs of a node as N"
                 ),
+            ),
+            Wrong::Counts([one, other]) => (
+                format!(
+                    "{nodes} has {} GPUs by {}, and {} by {}",
+                    one.count, one.source, other.count, other.source
+                ),
+                "correct what is wrong, or say the number to `gpufrac init` or `gpufrac conf`: --gpus N".into(),
             ),
             Wrong::Written {
                 why,
@@ -184,6 +201,9 @@ impl WrongLine {
             WrongLine::TooMany(gpu) => format!("{nodes} has {} too many", show(gpu)),
             WrongLine::Vague => format!(
                 "shards of {nodes} without Type= or File=: Slurm forgets the Type that a job asked for and refuses its steps, and divides shards among whole GPUs, too"
+            ),
+            WrongLine::Mps => format!(
+                "a line with Name=mps holds for {nodes}, whose GPUs are in pools: a job that asks for mps gets none of them"
             ),
             WrongLine::Shards { is, right } if is == right => {
                 format!("the shards of {nodes} are on other devices")

@@ -5,17 +5,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_core::mig_type::MigType;
 
-use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};
-use super::super::gres_lines::{NodeLines, files_of};
+use super::super::gpu_count::{self, is_own_type};
+use super::super::gres_lines::{Gpu, NodeLines, files_of};
 use super::super::{nodes, rules};
 use super::{Draft, Gpus};
+use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};
 
 /// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions may
 /// have been counted as `gpufrac` before.
-const OURS: [&str; 3] = ["gpu", "shard", "gpufrac"];
+///
+/// `mps` goes from these nodes: Slurm gives a job with mps a GPU of gres.conf, and these are placeholders.
+const OURS: [&str; 4] = ["gpu", "shard", "gpufrac", "mps"];
 /// Keys of a node's line with one value for each node: such a line cannot be split.
 const ONE_BY_ONE: [&str; 4] = ["NodeAddr", "NodeHostname", "BcastAddr", "Port"];
 
@@ -30,14 +35,18 @@ pub(super) fn nodes(config: &Config) -> Vec<&str> {
 /// Nodes that need the same lines.
 struct Group {
     lines: GresLines,
+    /// Lines of GPUs without a pool that AutoDetect found, without their `NodeName=`.
+    detected: Vec<String>,
     names: Vec<String>,
 }
 
-fn add(groups: &mut Vec<Group>, lines: &GresLines, name: &str) {
-    match groups.iter_mut().find(|group| group.lines == *lines) {
+fn add(groups: &mut Vec<Group>, lines: &GresLines, detected: Vec<String>, name: &str) {
+    let is_same = |group: &&mut Group| group.lines == *lines && group.detected == detected;
+    match groups.iter_mut().find(is_same) {
         Some(group) => group.names.push(name.to_owned()),
         None => groups.push(Group {
             lines: lines.clone(),
+            detected,
             names: vec![name.to_owned()],
         }),
     }
@@ -80,7 +89,8 @@ impl Draft<'_> {
             if let Some(lines) = wanted.get(name)
                 && nodes::is_wrong_in_gres_conf(&self.settings, name, lines)
             {
-                add(&mut groups, lines, name);
+                let detected = self.detected(&files, name);
+                add(&mut groups, lines, detected, name);
                 changed.insert(name.to_owned());
             }
         }
@@ -104,6 +114,9 @@ impl Draft<'_> {
             for line in group.lines.gres_conf(&names) {
                 block += &line;
                 block.push('\n');
+            }
+            for detected in &group.detected {
+                block += &format!("NodeName={names} {detected}\n");
             }
         }
         // The new lines go to the place of the first line of these nodes, because Slurm numbers devices in the order
@@ -182,9 +195,10 @@ impl Draft<'_> {
             text
         };
         let mut text = String::new();
-        for (files, nodes) in self.kept_files(line, &gone) {
+        let (key, kept_files) = self.kept_files(line, &gone);
+        for (files, nodes) in kept_files {
             let mut kept = raw.clone();
-            edit::set(&mut kept, 1, "File", &files);
+            edit::set(&mut kept, 1, key, &files);
             text += &with_names(&nodes, &kept);
         }
         if !stay.is_empty() {
@@ -193,38 +207,115 @@ impl Draft<'_> {
         Some((line.place.file.clone(), line.place.line, text))
     }
 
+    /// Lines of the GPUs without a pool that a node has by AutoDetect, which cannot stay: it would find the GPUs of pools, too. Such
+    /// GPUs whose Type is not known are added to [`super::Proposal::lost`].
+    fn detected(&mut self, files: &Files, node: &str) -> Vec<String> {
+        let lines = NodeLines::of(&files.gres, node, &self.config.count_name);
+        let detects = lines.detect.is_some_and(|(_, how)| !rules::is(&how, "off"));
+        let is_whole = |gpu: &Gpu| !gpu.type_name.as_deref().is_some_and(is_own_type);
+        let Some(shared) = self.shared(node) else {
+            return Vec::new();
+        };
+        if !detects || lines.gpus.iter().any(is_whole) {
+            return Vec::new();
+        }
+        let gres = files.site.node(node).and_then(Node::gres);
+        let gres = counts(gres.unwrap_or_default());
+        let types = gres.keys().filter(|(name, type_name)| {
+            name == "gpu" && MigType::of(type_name).is_none() && !is_own_type(type_name)
+        });
+        let types: Vec<&str> = types.map(|(_, type_name)| type_name.as_str()).collect();
+        let all = gpu_count::of_all(&self.settings, self.config, node).number();
+        let mut found: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for index in 0..all.unwrap_or(0) {
+            let minor = gpu_count::minor(&self.settings, node, index);
+            if shared.contains(&minor) {
+                continue;
+            }
+            match self.type_of(node, index, &types) {
+                Some(name) => found.entry(name).or_default().push(minor),
+                None => self.proposal.lost.push((node.to_owned(), minor)),
+            }
+        }
+        let line = |(name, mut minors): (&str, Vec<u32>)| {
+            minors.sort_unstable();
+            let type_name = match name {
+                "" => String::new(),
+                name => format!(" Type={name}"),
+            };
+            format!("Name=gpu{type_name} File={}", device_files(&minors))
+        };
+        found.into_iter().map(line).collect()
+    }
+
+    /// The Type that AutoDetect gives a GPU: the one of `Gres=` that its product's name contains (`gres_select_util`, `gpu_nvml.c`),
+    /// or the only one.
+    fn type_of<'t>(&self, node: &str, index: u32, types: &[&'t str]) -> Option<&'t str> {
+        if let [only] = types {
+            return Some(only);
+        }
+        let host = gpu_count::in_nvml(&self.settings, node)?;
+        let product = host.gpus.get(index as usize)?.product.to_ascii_lowercase();
+        let product = product.replace(' ', "_");
+        let mut fit = types
+            .iter()
+            .filter(|name| !name.is_empty() && product.contains(**name));
+        fit.next().copied()
+    }
+
+    /// N of `/dev/nvidiaN` of the GPUs that are in pools; None where all of the node's are.
+    fn shared(&self, node: &str) -> Option<BTreeSet<u32>> {
+        let pools = self.config.pools_of_node(node);
+        let mut shared = BTreeSet::new();
+        for pool in pools {
+            let gpus = pool.gpus.as_ref()?.iter();
+            shared.extend(gpus.map(|gpu| gpu_count::minor(&self.settings, node, gpu.0)));
+        }
+        Some(shared)
+    }
+
     /// Devices of a line that are GPUs without a pool, by the nodes that keep them.
-    fn kept_files(&self, line: &Line, nodes: &[String]) -> BTreeMap<String, Vec<String>> {
+    fn kept_files(
+        &self,
+        line: &Line,
+        nodes: &[String],
+    ) -> (&'static str, BTreeMap<String, Vec<String>>) {
         let mut kept: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let of_gpus = line.get("Name").is_some_and(|name| rules::is(name, "gpu"));
         let own_type = line
             .get("Type")
             .is_some_and(|name| Pool::TYPE_NAMES.contains(&name));
-        let files = line.get("File").map(files_of).unwrap_or_default();
+        let key = match line.get("MultipleFiles") {
+            Some(_) => "MultipleFiles",
+            None => "File",
+        };
+        let files = line.get(key).map(files_of).unwrap_or_default();
         if !of_gpus || own_type || files.is_empty() {
-            return kept;
+            return (key, kept);
         }
         for node in nodes {
-            let mut shared = BTreeSet::new();
-            let pools = self.config.pools_of_node(node);
-            if pools.iter().any(|pool| pool.gpus.is_none()) {
+            let Some(shared) = self.shared(node) else {
                 continue;
-            }
-            for gpu in pools.iter().filter_map(|pool| pool.gpus.as_ref()).flatten() {
-                shared.insert(format!("/dev/nvidia{gpu}"));
-            }
-            let of_no_pool: Vec<&str> = files
+            };
+            let shared: Vec<String> = shared
                 .iter()
-                .map(String::as_str)
-                .filter(|file| !shared.contains(*file))
+                .map(|gpu| format!("/dev/nvidia{gpu}"))
                 .collect();
+            let is_shared = |file: &&str| shared.iter().any(|shared| shared == file);
+            let names = files.iter().map(String::as_str);
+            let of_no_pool: Vec<&str> = match key {
+                // All files of such a line are one device, which stays whole or goes.
+                "MultipleFiles" if names.clone().any(|file| is_shared(&file)) => Vec::new(),
+                "MultipleFiles" => names.collect(),
+                _ => names.filter(|file| !is_shared(file)).collect(),
+            };
             if !of_no_pool.is_empty() {
                 kept.entry(of_no_pool.join(","))
                     .or_default()
                     .push(node.clone());
             }
         }
-        kept
+        (key, kept)
     }
 
     fn raw(&self, path: &Path, number: usize) -> String {
@@ -331,4 +422,39 @@ fn counting_gpus(site: &Site) -> Vec<String> {
     };
     let nodes = site.nodes.iter().filter(counts);
     nodes.map(|node| node.name.clone()).collect()
+}
+
+/// The findings about GPUs that Slurm no longer finds.
+pub(super) fn lost(lost: &[(String, u32)], slurm_conf: &str) -> Vec<Finding> {
+    let mut by_gpu: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (node, minor) in lost {
+        by_gpu.entry(*minor).or_default().push(node.clone());
+    }
+    let finding = |(minor, nodes): (u32, Vec<String>)| Finding {
+        severity: Severity::Error,
+        place: Some(slurm_conf.to_owned()),
+        what: format!(
+            "/dev/nvidia{minor} of {} is in no pool, and AutoDetect, which found it, ends there; its Type is not known",
+            short(&nodes)
+        ),
+        fix: format!(
+            "add to gres.conf, behind the lines of gpufrac: NodeName={} Name=gpu Type=TYPE File=/dev/nvidia{minor}; and count it in Gres=",
+            short(&nodes)
+        ),
+    };
+    by_gpu.into_iter().map(finding).collect()
+}
+
+/// `/dev/nvidia[2-7]`.
+fn device_files(minors: &[u32]) -> String {
+    let names: Vec<String> = minors
+        .iter()
+        .map(|minor| format!("nvidia{minor}"))
+        .collect();
+    let runs = short(&names);
+    let runs: Vec<String> = runs
+        .split(",nvidia")
+        .map(|run| format!("/dev/nvidia{}", run.trim_start_matches("nvidia")))
+        .collect();
+    runs.join(",")
 }

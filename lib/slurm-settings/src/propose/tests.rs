@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 
-use gpufrac_slurm_conf::Files;
 use super::super::{Running, Settings, judge};
 use super::*;
+use gpufrac_slurm_conf::Files;
 
 const POOL: &str = "version = 1\n[pool.h100]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"gn[01-02]\"\n";
 
@@ -281,7 +281,7 @@ fn where_nothing_counts_gpus_their_number_is_told() {
             .iter()
             .any(|left| left.what.contains("no GPUs are counted"))
     );
-    world.gpus.otherwise = Some(2);
+    world.gpus.told = Some(2);
     assert_eq!(world.follow().left, []);
 }
 

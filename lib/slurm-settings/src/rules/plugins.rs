@@ -3,9 +3,9 @@
 use gpufrac_core::finding::{Finding, Severity};
 
 use super::super::Settings;
-use gpufrac_slurm_conf::PluginLine;
 use super::words::{is, list, names, plugins, without_spellings};
 use super::{Context, Fault, Fix, fault};
+use gpufrac_slurm_conf::PluginLine;
 
 pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
     let words = plugins(value, "job_submit");

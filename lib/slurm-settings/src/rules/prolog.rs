@@ -5,9 +5,9 @@ use gpufrac_core::slurm_release::SlurmSeries;
 
 use super::super::Settings;
 use super::super::gather::HOOKS;
-use gpufrac_slurm_conf::Running;
 use super::words::{has, is, list, names, plugins, words};
 use super::{Context, Fault, Fix, fault};
+use gpufrac_slurm_conf::Running;
 
 /// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
 /// daemon.

@@ -1,0 +1,230 @@
+//! How many GPUs a node has.
+//!
+//! On a node that counts gpufrac's devices their counts tell. On any other node facts do: NVML, the files of gres.conf, and the
+//! counts of `gpu`. Instances, shards and mps count no GPUs. NVML of this host also holds for the other nodes of its line.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::mig_type::MigType;
+use gpufrac_slurm_conf::{Counts, counts};
+
+use super::gres_lines::{Gpu, NodeLines};
+use super::{HostGpus, Settings};
+
+/// What is known of the GPUs of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuCount {
+    /// Their number.
+    Known(u32),
+    /// The number on another node of its line, taken for its own.
+    Assumed(u32),
+    /// Nothing says it. `instances`: the MIG instances that Slurm counts there.
+    Unknown {
+        /// `gpu:h100_3g.40gb:2`; empty without instances.
+        instances: String,
+    },
+    /// Two facts that do not agree.
+    Differs([Fact; 2]),
+}
+
+impl GpuCount {
+    /// The number, if one is known or assumed.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        match self {
+            GpuCount::Known(count) | GpuCount::Assumed(count) => Some(*count),
+            GpuCount::Unknown { .. } | GpuCount::Differs(_) => None,
+        }
+    }
+}
+
+/// A number of GPUs, and what says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// The number.
+    pub count: u32,
+    /// `NVML`, or a text of Slurm with its place.
+    pub source: String,
+}
+
+/// What Slurm's files and slurmctld say of a node.
+struct Sources<'a> {
+    /// Each `Gres=`, with its place.
+    texts: Vec<(String, Counts)>,
+    lines: Option<NodeLines>,
+    host: Option<&'a HostGpus>,
+    is_host: bool,
+}
+
+/// The number of GPUs of a node of pools.
+#[must_use]
+pub fn of(settings: &Settings, config: &Config, node: &str) -> GpuCount {
+    let pools = config.pools_of_node(node);
+    if pools.iter().all(|pool| pool.gpus.is_some()) {
+        return GpuCount::Known(0);
+    }
+    let sources = sources(settings, config, node);
+    if let Some(host) = sources
+        .host
+        .filter(|_| sources.is_host && sources.is_set_up(config))
+    {
+        return GpuCount::Known(host.count());
+    }
+    let counted = sources.of_own_devices(config, node);
+    match counted {
+        Some(count) => GpuCount::Known(count),
+        None => of_whole(&sources),
+    }
+}
+
+/// The number of all GPUs of a node, with those that have no pool.
+pub(super) fn of_all(settings: &Settings, config: &Config, node: &str) -> GpuCount {
+    of_whole(&sources(settings, config, node))
+}
+
+fn of_whole(sources: &Sources<'_>) -> GpuCount {
+    let facts = sources.facts();
+    let (Some(first), instances) = (facts.first(), sources.instances()) else {
+        let assumed = sources.host.map(HostGpus::count);
+        let unknown = GpuCount::Unknown {
+            instances: sources.instances(),
+        };
+        return assumed.map_or(unknown, GpuCount::Assumed);
+    };
+    match facts.iter().find(|fact| fact.count != first.count) {
+        Some(other) => GpuCount::Differs([first.clone(), other.clone()]),
+        // Plain GPUs beside instances are not all of them, unless NVML counts.
+        None if !instances.is_empty() && !sources.is_host => GpuCount::Unknown { instances },
+        None => GpuCount::Known(first.count),
+    }
+}
+
+/// The GPUs of a node in NVML, for this host and for the other nodes of its line.
+pub(super) fn in_nvml<'a>(settings: &'a Settings, node: &str) -> Option<&'a HostGpus> {
+    let place = |name: &str| {
+        let site = &settings.files.as_ref()?.site;
+        Some(site.node(name)?.entry.place())
+    };
+    let is_beside = |host: &HostGpus| place(node).is_some_and(|own| place(&host.node) == Some(own));
+    let host = settings.gpus.as_ref();
+    host.filter(|host| host.node == node || is_beside(host))
+}
+
+/// N of `/dev/nvidiaN` of the GPU with this index in NVML; the index where NVML cannot be asked.
+pub(super) fn minor(settings: &Settings, node: &str, index: u32) -> u32 {
+    let host = in_nvml(settings, node);
+    let gpu = host.and_then(|host| host.gpus.get(index as usize));
+    gpu.map_or(index, |gpu| gpu.minor)
+}
+
+fn sources<'a>(settings: &'a Settings, config: &Config, node: &str) -> Sources<'a> {
+    let files = settings.files.as_ref();
+    let line = files.and_then(|files| files.site.node(node));
+    let running = settings.running.as_ref();
+    let record = running.and_then(|running| running.nodes.get(node));
+    let written = line.and_then(|line| Some((line.entry.place().to_string(), line.gres()?)));
+    let counted =
+        record.and_then(|record| Some(("scontrol show node".to_owned(), record.get("Gres")?)));
+    let texts = written.into_iter().chain(counted);
+    let host = in_nvml(settings, node);
+    Sources {
+        texts: texts
+            .map(|(place, text)| (format!("{place} Gres={text}"), counts(text)))
+            .collect(),
+        lines: files.map(|files| NodeLines::of(&files.gres, node, &config.count_name)),
+        host,
+        is_host: host.is_some_and(|host| host.node == node),
+    }
+}
+
+/// Whether a Type is one of gpufrac's devices.
+pub(super) fn is_own_type(type_name: &str) -> bool {
+    Pool::TYPE_NAMES.contains(&type_name)
+}
+
+impl Sources<'_> {
+    /// Whether Slurm counts gpufrac's devices there.
+    fn is_set_up(&self, config: &Config) -> bool {
+        let name = config.count_name.as_str();
+        let mut keys = self.texts.iter().flat_map(|(_, counts)| counts.keys());
+        let in_gres = keys.any(|(known, type_name)| known == name || is_own_type(type_name));
+        let is_own = |gpu: &Gpu| gpu.type_name.as_deref().is_some_and(is_own_type);
+        let mut lines = self.lines.iter();
+        in_gres || lines.any(|lines| lines.fractions > 0 || lines.gpus.iter().any(is_own))
+    }
+
+    /// The number that most counts of gpufrac's devices agree on. None where Slurm counts none.
+    fn of_own_devices(&self, config: &Config, node: &str) -> Option<u32> {
+        if !self.is_set_up(config) {
+            return None;
+        }
+        let pools = config.pools_of_node(node);
+        let capacity = pools
+            .first()
+            .map_or(100, |pool| u64::from(pool.layout.capacity.0))
+            .max(1);
+        let devices = config.devices_of_node(node, 1);
+        let is_of_pools = |name: &str| devices.iter().any(|device| device.type_name == name);
+        let mut units = Vec::new();
+        for ((name, type_name), count) in self.texts.iter().flat_map(|(_, counts)| counts) {
+            let has_pool = type_name.is_empty() || is_of_pools(type_name);
+            match name.as_str() {
+                name if name == config.count_name.as_str() => units.push(*count),
+                "shard" if has_pool => units.push(*count),
+                "gpu" if has_pool => units.push(count * capacity),
+                _ => {}
+            }
+        }
+        if let Some(lines) = &self.lines {
+            let ours = |gpu: &&Gpu| gpu.type_name.as_deref().is_none_or(is_of_pools);
+            let devices = lines.gpus.iter().filter(ours).count() as u64;
+            units.extend([lines.fractions, lines.shard_count, devices * capacity]);
+        }
+        let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+        for units in units.into_iter().filter(|units| *units > 0) {
+            *votes.entry(units.div_ceil(100)).or_default() += 1;
+        }
+        let best = votes
+            .into_iter()
+            .max_by_key(|(count, votes)| (*votes, *count));
+        best.and_then(|(count, _)| u32::try_from(count).ok())
+    }
+
+    /// What says how many whole GPUs there are.
+    fn facts(&self) -> Vec<Fact> {
+        let nvml = self.host.filter(|_| self.is_host).map(|host| Fact {
+            count: host.count(),
+            source: "NVML".to_owned(),
+        });
+        let files = self.lines.as_ref().and_then(|lines| {
+            Some(Fact {
+                count: lines.whole_gpus()?,
+                source: lines.place.as_ref()?.to_string(),
+            })
+        });
+        let plain = |counts: &Counts| {
+            let plain = counts.iter().filter(|((name, type_name), _)| {
+                name == "gpu" && MigType::of(type_name).is_none() && !is_own_type(type_name)
+            });
+            plain.map(|(_, count)| *count).sum::<u64>()
+        };
+        let texts = self.texts.iter().map(|(source, counts)| Fact {
+            count: u32::try_from(plain(counts)).unwrap_or(u32::MAX),
+            source: source.clone(),
+        });
+        let all = nvml.into_iter().chain(files).chain(texts);
+        all.filter(|fact| fact.count > 0).collect()
+    }
+
+    /// The MIG instances among the counts, as in `Gres=`.
+    fn instances(&self) -> String {
+        let keys = self.texts.iter().flat_map(|(_, counts)| counts);
+        let instances =
+            keys.filter(|((name, type_name), _)| name == "gpu" && MigType::of(type_name).is_some());
+        let texts: BTreeSet<String> = instances
+            .map(|((_, type_name), count)| format!("gpu:{type_name}:{count}"))
+            .collect();
+        texts.into_iter().collect::<Vec<_>>().join(",")
+    }
+}

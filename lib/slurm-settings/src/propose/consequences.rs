@@ -1,0 +1,98 @@
+//! What a proposal changes for users: requests that Slurm served before and no longer serves on these nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpufrac_core::config::Config;
+use gpufrac_core::hostlist;
+use gpufrac_core::mig_type::MigType;
+use gpufrac_slurm_conf::{Node, counts};
+
+use super::super::Settings;
+use super::super::gpu_count::is_own_type;
+
+/// A kind of request that ends.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Ends {
+    Instances(String),
+    Type(String),
+    Shards(u64),
+    Mps,
+}
+
+/// The sentences. `changed`: the nodes whose devices change.
+pub(super) fn of(settings: &Settings, config: &Config, changed: &[String]) -> Vec<String> {
+    let Some(files) = &settings.files else {
+        return Vec::new();
+    };
+    let mut ends: BTreeMap<Ends, Vec<&str>> = BTreeMap::new();
+    for name in changed {
+        let Some(node) = files.site.node(name) else {
+            continue;
+        };
+        for end in of_node(node, config) {
+            ends.entry(end).or_default().push(name);
+        }
+    }
+    let sentences = ends.iter();
+    sentences
+        .map(|(end, nodes)| end.text(&hostlist::short(nodes)))
+        .collect()
+}
+
+fn of_node(node: &Node, config: &Config) -> BTreeSet<Ends> {
+    let mut ends = BTreeSet::new();
+    let has_whole = config
+        .pools_of_node(&node.name)
+        .iter()
+        .any(|pool| pool.gpus.is_some());
+    let mut instances = Vec::new();
+    let counts = counts(node.gres().unwrap_or_default());
+    // Shards of gpufrac may have no Type.
+    let has_fractions = counts
+        .keys()
+        .any(|(name, _)| name == config.count_name.as_str());
+    for ((name, type_name), count) in counts {
+        match name.as_str() {
+            "gpu" if is_own_type(&type_name) => {}
+            "gpu" if MigType::of(&type_name).is_some() => {
+                instances.push(format!("gpu:{type_name}:{count}"));
+            }
+            // Some GPUs of that Type may have no pool.
+            "gpu" if !type_name.is_empty() && !has_whole => {
+                ends.insert(Ends::Type(type_name));
+            }
+            "shard" if !is_own_type(&type_name) && !has_fractions => {
+                ends.insert(Ends::Shards(count));
+            }
+            "mps" => {
+                ends.insert(Ends::Mps);
+            }
+            _ => {}
+        }
+    }
+    if !instances.is_empty() {
+        ends.insert(Ends::Instances(instances.join(",")));
+    }
+    ends
+}
+
+impl Ends {
+    fn text(&self, nodes: &str) -> String {
+        match self {
+            Ends::Instances(all) => format!(
+                "{nodes} has MIG instances that the site made ({all}). gpufrac makes instances itself: while the nodes are drained, destroy \
+                 these (`nvidia-smi mig -dci`, then `nvidia-smi mig -dgi`), and switch off what makes them at boot. Users write \
+                 --gres=gpufrac:0.25 instead of the Types"
+            ),
+            Ends::Type(name) => format!(
+                "the Type {name} of whole GPUs ends on {nodes}: instead of --gres=gpu:{name}:1 users write --gres=gpufrac:1"
+            ),
+            Ends::Shards(count) => format!(
+                "the {count} shards of {nodes} end: instead of --gres=shard:N users write the part of a GPU, --gres=gpufrac:0.25"
+            ),
+            Ends::Mps => format!(
+                "mps ends on {nodes}: instead of --gres=mps:50 users write the part of a GPU, --gres=gpufrac:0.5"
+            ),
+        }
+    }
+}
