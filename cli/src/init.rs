@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::advise::{self, Advice, Place, Plan};
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::Finding;
+use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_host::exit::Exit;
@@ -370,45 +371,62 @@ fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
         .map_err(|source| CliError::NoGpu { source })?;
     let mut shown = Vec::new();
     for (index, gpu) in (0..).zip(&found) {
-        let memory = gpu.memory().map_err(|source| CliError::NoGpu { source })?;
-        let product = gpu.name();
-        let model = Geometry::model_of_product(&product, memory);
-        shown.push((index, product, memory.0, model));
-    }
-    let knows = |told: &String| {
-        shown
-            .iter()
-            .any(|(.., model)| *model == Some(told.as_str()))
-    };
-    let told = args.gpu.as_ref().filter(|told| !knows(told));
-    let mut seen = Seen {
-        gpus: Vec::new(),
-        has_others: false,
-        driver,
-    };
-    for (index, product, _, model) in &shown {
-        let Some(model) = model.or(told.map(String::as_str)) else {
-            seen.has_others = true;
-            println!(
-                "GPU {index}: {product}, a model that gpufrac does not know: the GPU stays as it is; --gpu MODEL puts it in a pool"
-            );
-            continue;
-        };
-        println!("GPU {index}: {product}, model {model}");
-        seen.gpus.push(Gpu {
-            index: *index,
-            model: model.to_owned(),
+        shown.push(Shown {
+            index,
+            product: gpu.name(),
+            memory: gpu.memory().map_err(|source| CliError::NoGpu { source })?,
         });
     }
-    match (seen.gpus.is_empty(), shown.into_iter().next()) {
-        (false, _) => Ok(seen),
-        (true, None) => Err(CliError::NoGpus),
-        (true, Some((index, product, memory, _))) => Err(CliError::UnknownGpu {
-            index,
-            product,
-            memory,
-        }),
+    let (gpus, others) = known(&shown, args.gpu.as_deref());
+    for gpu in &gpus {
+        let product = shown.get(gpu.index as usize).map_or("", |it| &it.product);
+        println!("GPU {}: {product}, model {}", gpu.index, gpu.model);
     }
+    match (gpus.is_empty(), others.first()) {
+        (true, None) => return Err(CliError::NoGpus),
+        (true, Some(other)) => {
+            return Err(CliError::UnknownGpu {
+                index: other.index,
+                product: other.product.clone(),
+                memory: other.memory.0,
+            });
+        }
+        (false, _) => {}
+    }
+    for Shown { index, product, .. } in &others {
+        println!(
+            "GPU {index}: {product}, a model that gpufrac does not know: the GPU stays as it is; --gpu MODEL puts it in a pool"
+        );
+    }
+    Ok(Seen {
+        gpus,
+        has_others: !others.is_empty(),
+        driver,
+    })
+}
+
+/// A GPU as NVML shows it.
+struct Shown {
+    index: u32,
+    product: String,
+    memory: MemoryMib,
+}
+
+/// The GPUs with their models, and those whose model is not known. `told`: the model of the latter, unless others have it.
+fn known<'s>(shown: &'s [Shown], told: Option<&str>) -> (Vec<Gpu>, Vec<&'s Shown>) {
+    let model = |gpu: &Shown| Geometry::model_of_product(&gpu.product, gpu.memory);
+    let told = told.filter(|told| !shown.iter().any(|gpu| model(gpu) == Some(told)));
+    let (mut gpus, mut others) = (Vec::new(), Vec::new());
+    for gpu in shown {
+        match model(gpu).or(told) {
+            Some(model) => gpus.push(Gpu {
+                index: gpu.index,
+                model: model.to_owned(),
+            }),
+            None => others.push(gpu),
+        }
+    }
+    (gpus, others)
 }
 
 fn driver(session: &Session) -> Option<u32> {
@@ -469,5 +487,42 @@ fn partitions(settings: &Settings, files: &Files, nodes: &str) -> Result<Vec<Str
             .iter()
             .map(|partition| partition.name.clone())
             .collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_of_an_unknown_model_are_in_no_pool_unless_their_model_is_told() {
+        let gpu = |index, product: &str| Shown {
+            index,
+            product: product.to_owned(),
+            memory: MemoryMib(81_559),
+        };
+        let shown = [
+            gpu(0, "NVIDIA H100 80GB HBM3"),
+            gpu(1, "NVIDIA X900"),
+            gpu(2, "NVIDIA H100 80GB HBM3"),
+        ];
+        for (told, pools, others) in [
+            (None, vec![(0, "H100-80"), (2, "H100-80")], vec![1]),
+            (
+                Some("H100-80"),
+                vec![(0, "H100-80"), (2, "H100-80")],
+                vec![1],
+            ),
+            (
+                Some("X900"),
+                vec![(0, "H100-80"), (1, "X900"), (2, "H100-80")],
+                vec![],
+            ),
+        ] {
+            let (gpus, left) = known(&shown, told);
+            let gpus: Vec<(u32, &str)> = gpus.iter().map(|gpu| (gpu.index, &*gpu.model)).collect();
+            let left: Vec<u32> = left.iter().map(|gpu| gpu.index).collect();
+            assert_eq!((gpus, left), (pools, others), "{told:?}");
+        }
     }
 }

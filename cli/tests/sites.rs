@@ -1,0 +1,348 @@
+//! `gpufrac init` on clusters in the forms of real sites (`cli/tests/sites`), with simulated GPUs.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nvidia_ml::model::Model;
+use nvidia_ml::node::Node;
+use nvidia_ml::store::Store;
+
+/// A site, and what `init` makes of it on one of its nodes.
+struct Case {
+    site: &'static str,
+    node: &'static str,
+    /// The GPUs that NVML shows; none where it does not answer.
+    gpus: &'static [&'static str],
+    args: &'static [&'static str],
+    /// A line of each file after the change.
+    lines: &'static [(&'static str, &'static str)],
+    /// Texts that the files no longer have.
+    gone: &'static [(&'static str, &'static str)],
+    /// Parts of what is printed.
+    said: &'static [&'static str],
+}
+
+const H100: &str = "H100-80";
+const MODEL: [&str; 2] = ["--gpu", H100];
+
+const CASES: [Case; 12] = [
+    Case {
+        site: "untyped",
+        node: "gn01",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[
+            (
+                "slurm.conf",
+                "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:8,shard:half:400,gpufrac:400",
+            ),
+            (
+                "gres.conf",
+                "NodeName=gn[01-04] Name=gpu Type=half File=/dev/gpufrac/half[0-7]",
+            ),
+        ],
+        gone: &[("gres.conf", "/dev/nvidia")],
+        said: &[],
+    },
+    Case {
+        site: "static-mig",
+        node: "gn02",
+        gpus: &[H100, H100],
+        args: &[],
+        lines: &[(
+            "slurm.conf",
+            "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+        )],
+        gone: &[("slurm.conf", "1g.10gb")],
+        said: &[
+            "gn01,gn[03-04]: taken to have 2 GPUs, as many as gn02",
+            "gn[01-04] has MIG instances that the site made (gpu:h100_1g.10gb:7,gpu:h100_3g.40gb:2)",
+        ],
+    },
+    Case {
+        site: "static-mig",
+        node: "gn01",
+        gpus: &[],
+        args: &["--gpu", H100, "--gpus", "2"],
+        lines: &[(
+            "slurm.conf",
+            "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+        )],
+        gone: &[],
+        said: &[],
+    },
+    Case {
+        site: "shards",
+        node: "gn01",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[
+            (
+                "slurm.conf",
+                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=24 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+            ),
+            (
+                "slurm.conf",
+                "NodeName=gn03 Sockets=2 CoresPerSocket=16 RealMemory=256000 Gres=gpu:a40:2,shard:a40:400",
+            ),
+            ("gres.conf", "NodeName=gn[01-02] AutoDetect=off"),
+            ("gres.conf", "NodeName=gn03 Name=shard Count=400"),
+            ("gpufrac.toml", "partitions = [\"h100\"]"),
+        ],
+        gone: &[],
+        said: &[
+            "the 48 shards of gn[01-02] end",
+            "the Type h100 of whole GPUs ends on gn[01-02]",
+        ],
+    },
+    Case {
+        site: "shards",
+        node: "gn03",
+        gpus: &[],
+        args: &["--gpu", "A40-48"],
+        lines: &[(
+            "slurm.conf",
+            "NodeName=gn03 Sockets=2 CoresPerSocket=16 RealMemory=256000 Gres=gpu:mps:2,shard:mps:200,gpufrac:200",
+        )],
+        gone: &[],
+        said: &["the 400 shards of gn03 end"],
+    },
+    Case {
+        site: "nodeset",
+        node: "gn1",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[
+            ("gpufrac.toml", "partitions = [\"gpu\", \"long\"]"),
+            ("gpufrac.toml", "nodes = \"gn[1-5]\""),
+        ],
+        gone: &[],
+        said: &[],
+    },
+    Case {
+        site: "lists",
+        node: "gn01",
+        gpus: &[H100, H100, H100, H100],
+        args: &[],
+        lines: &[
+            ("gpufrac.toml", "partitions = [\"gpu\", \"some\"]"),
+            (
+                "slurm.conf",
+                "PartitionName=gpu Nodes=gn[01-04],gn02,,gn05,",
+            ),
+        ],
+        gone: &[],
+        said: &[],
+    },
+    Case {
+        site: "mps",
+        node: "gn01",
+        gpus: &[H100, H100],
+        args: &[],
+        lines: &[(
+            "slurm.conf",
+            "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+        )],
+        gone: &[("gres.conf", "Name=mps"), ("slurm.conf", "mps:200")],
+        said: &["mps ends on gn[01-02]"],
+    },
+    Case {
+        site: "defaults",
+        node: "gn03",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[
+            (
+                "nodes.conf",
+                "NodeName=gn[01-04] Gres=gpu:half:8,shard:half:400,gpufrac:400",
+            ),
+            ("gpufrac.toml", "partitions = [\"gpu\", \"long\"]"),
+            ("gres.conf", "AutoDetect=nvml"),
+            ("gres.conf", "NodeName=gn[01-04] AutoDetect=off"),
+        ],
+        gone: &[],
+        said: &[],
+    },
+    Case {
+        site: "part-of-a-node",
+        node: "gn01",
+        gpus: &[H100; 8],
+        args: &[],
+        lines: &[
+            (
+                "gres.conf",
+                "NodeName=gn[01-02] Name=gpu Type=half File=/dev/gpufrac/half[0-3]",
+            ),
+            (
+                "gres.conf",
+                "NodeName=gn[01-02] Name=gpu Type=h100 File=/dev/nvidia[2-7]",
+            ),
+            (
+                "slurm.conf",
+                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200,gpu:h100:6",
+            ),
+        ],
+        gone: &[],
+        said: &[],
+    },
+    // AutoDetect gave the GPUs without a pool their Types.
+    Case {
+        site: "models",
+        node: "gn01",
+        gpus: &["A100-40", "L40S-48", H100, "L40S-48"],
+        args: &[],
+        lines: &[
+            (
+                "gres.conf",
+                "NodeName=gn01 Name=gpu Type=h100 File=/dev/nvidia2",
+            ),
+            (
+                "gres.conf",
+                "NodeName=gn01 Name=gpu Type=l40s File=/dev/nvidia1,/dev/nvidia3",
+            ),
+            (
+                "slurm.conf",
+                "NodeName=gn01 CPUs=64 Gres=gpu:half:2,shard:half:100,gpufrac:100,gpu:h100:1,gpu:l40s:2",
+            ),
+        ],
+        gone: &[],
+        said: &[],
+    },
+    // Instances of the site on a GPU that has no pool stay, behind gpufrac's devices.
+    Case {
+        site: "instances-beside",
+        node: "gn01",
+        gpus: &[H100, H100],
+        args: &[],
+        lines: &[
+            (
+                "gres.conf",
+                "NodeName=gn01 Name=gpu Type=half File=/dev/gpufrac/half[0-1]",
+            ),
+            (
+                "gres.conf",
+                "NodeName=gn01 Name=gpu Type=h100_1g.10gb MultipleFiles=/dev/nvidia1,/dev/nvidia-caps/nvidia-cap156,/dev/nvidia-caps/nvidia-cap157",
+            ),
+            (
+                "slurm.conf",
+                "NodeName=gn01 CPUs=64 Gres=gpu:half:2,shard:half:100,gpufrac:100,gpu:h100_1g.10gb:2",
+            ),
+        ],
+        gone: &[("gres.conf", "/dev/nvidia0")],
+        said: &[],
+    },
+];
+
+struct World(tempfile::TempDir);
+
+impl World {
+    fn of(case: &Case) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let world = World(folder);
+        let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/sites")
+            .join(case.site);
+        fs::create_dir(world.path("")).unwrap();
+        for entry in fs::read_dir(from).unwrap().flatten() {
+            fs::copy(
+                entry.path(),
+                world.path(entry.file_name().to_str().unwrap()),
+            )
+            .unwrap();
+        }
+        if !case.gpus.is_empty() {
+            let root = world.0.path().join("gpus");
+            let models = case.gpus.iter().map(|name| Model::find(name).unwrap());
+            let models: Vec<&Model> = models.collect();
+            Store::create(&root, &Node::new("550.54.15", &models, false)).unwrap();
+            let built = std::env::current_exe()
+                .unwrap()
+                .with_file_name("libnvidia_ml.so");
+            fs::create_dir_all(root.join("lib")).unwrap();
+            fs::copy(built, root.join("lib/libnvidia-ml.so.1")).unwrap();
+        }
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join("etc").join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// The exit status and all that is printed.
+    fn init(&self, case: &Case, more: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
+            .args(["init", "--slurm-conf"])
+            .arg(self.path("slurm.conf"))
+            .args(case.args)
+            .args(more)
+            .env("GPUFRAC_CONFIG", self.path("gpufrac.toml"))
+            .env("SLURMD_NODENAME", case.node)
+            .env("LD_LIBRARY_PATH", self.0.path().join("gpus/lib"))
+            .env_remove("NVML_SIM_ROOT")
+            .output()
+            .unwrap();
+        let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), texts.concat())
+    }
+}
+
+#[test]
+fn init_reads_the_forms_of_real_sites() {
+    for case in CASES {
+        let world = World::of(&case);
+        let (code, said) = world.init(&case, &["--write"]);
+        let about = format!("{} on {}: {said}", case.site, case.node);
+        assert_eq!(code, Some(0), "{about}");
+        for (file, line) in case.lines {
+            let text = world.read(file);
+            let has = text.lines().any(|own| own == *line);
+            assert!(has, "{about}\n{file} has no `{line}`:\n{text}");
+        }
+        for (file, text) in case.gone {
+            assert!(!world.read(file).contains(text), "{about}\n{file}: {text}");
+        }
+        for part in case.said {
+            assert!(said.contains(part), "no `{part}`: {about}");
+        }
+        let (code, again) = world.init(&case, &[]);
+        assert_eq!(code, Some(0), "{again}");
+        assert!(
+            again.contains("nothing to change"),
+            "{}: {again}",
+            case.site
+        );
+    }
+}
+
+/// Facts that do not agree, and a site where nothing tells.
+#[test]
+fn init_asks_where_the_number_of_gpus_is_not_certain() {
+    let mut case = Case {
+        site: "untyped",
+        node: "gn01",
+        gpus: &[H100, H100],
+        args: &[],
+        lines: &[],
+        gone: &[],
+        said: &[],
+    };
+    let (code, said) = World::of(&case).init(&case, &["--write"]);
+    assert_eq!(code, Some(1));
+    for part in ["NVML says 2", "says 4", "hint: ", "--gpus N"] {
+        assert!(said.contains(part), "{said}");
+    }
+    (case.site, case.gpus, case.args) = ("static-mig", &[], &MODEL);
+    let world = World::of(&case);
+    let (code, said) = world.init(&case, &["--write"]);
+    assert_eq!(code, Some(1));
+    for part in ["MIG instances", "gpu:h100_3g.40gb:2", "--gpus N"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!world.path("gpufrac.toml").exists(), "nothing was written");
+}
