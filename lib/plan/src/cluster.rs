@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpufrac_core::hostlist::Hostlist;
 
 use crate::job::History;
+use crate::read::value;
 
 /// A partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,10 @@ pub struct Node {
     pub gpus: u32,
     /// Its CPUs for jobs; None where they are not known.
     pub cpus: Option<u32>,
+    /// Its shards, of all GPUs together.
+    pub shards: u32,
+    /// Its percents of MPS, of all GPUs together.
+    pub mps: u32,
 }
 
 /// Nodes with GPUs, and the partitions over them.
@@ -49,6 +54,8 @@ impl Cluster {
             name: format!("gpu{number:0width$}"),
             gpus,
             cpus: None,
+            shards: 0,
+            mps: 0,
         };
         Cluster {
             nodes: (1..=nodes).map(node).collect(),
@@ -175,7 +182,7 @@ impl Cluster {
             numbers.insert(name, number);
         }
         let mut members: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        let mut changes: Vec<(u64, bool, usize, u32)> = Vec::new();
+        let mut changes: Vec<(u64, bool, usize, f64)> = Vec::new();
         for span in &placed.spans {
             for name in &lists[span.list as usize] {
                 let node = numbers[name.as_str()];
@@ -185,8 +192,8 @@ impl Cluster {
                 members.entry(span.partition).or_default().push(node);
             }
         }
-        changes.sort_unstable();
-        let (mut now, mut most) = (vec![0_u32; names.len()], vec![0_u32; names.len()]);
+        changes.sort_unstable_by_key(|(time, is_start, ..)| (*time, *is_start));
+        let (mut now, mut most) = (vec![0.0; names.len()], vec![0.0_f64; names.len()]);
         for (_, is_start, node, gpus) in changes {
             match is_start {
                 true => now[node] += gpus,
@@ -194,10 +201,12 @@ impl Cluster {
             }
             most[node] = most[node].max(now[node]);
         }
-        let node = |(name, gpus): (&&str, &u32)| Node {
+        let node = |(name, gpus): (&&str, &f64)| Node {
             name: (*name).to_owned(),
-            gpus: *gpus,
+            gpus: value::gpus_of_share(*gpus),
             cpus: None,
+            shards: 0,
+            mps: 0,
         };
         let partition = |(number, mut nodes): (u32, Vec<usize>)| {
             nodes.sort_unstable();

@@ -12,6 +12,7 @@ use crate::candidate::UnknownCandidate;
 use crate::cluster::Cluster;
 use crate::job::History;
 use crate::limits::{Assigned, Limits};
+use crate::per_gpu::PerGpu;
 use crate::read::{self, ReadError};
 use crate::render::{self, Page};
 use crate::search;
@@ -155,8 +156,14 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, Pl
             progress(text);
         }
     };
-    let mut history = history(args, &mut say)?;
-    let (mut cluster, mut from) = cluster(args, &history)?;
+    // What part of a GPU a shard is, the nodes say.
+    let known = cluster(args)?;
+    let per_gpu = known.as_ref().map(|(cluster, _)| PerGpu::of(cluster));
+    let mut history = history(args, per_gpu.unwrap_or_default(), &mut say)?;
+    let (mut cluster, mut from) = match known {
+        Some(known) => known,
+        None => seen(&history)?,
+    };
     if let Some(name) = &args.partition {
         cluster = cluster.only_partition(name);
         from = format!("partition {name} of {from}");
@@ -164,9 +171,7 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, Pl
         history.jobs.retain(|job| names.name(job.partition) == name);
     }
     let limits = limits(args, &mut history, &cluster)?;
-    if history.jobs.is_empty() {
-        return Err(ReadError::Empty.into());
-    }
+    has_jobs(&history)?;
     let mut options = options::options(args)?;
     if let Some(id) = &args.explain {
         return explain::text(id, &history, &options);
@@ -201,8 +206,15 @@ fn write(path: &Path, text: &str) -> Result<(), PlanError> {
     })
 }
 
-fn history(args: &PlanArgs, say: &mut dyn FnMut(&str)) -> Result<History, PlanError> {
-    let mut history = History::default();
+fn history(
+    args: &PlanArgs,
+    per_gpu: PerGpu,
+    say: &mut dyn FnMut(&str),
+) -> Result<History, PlanError> {
+    let mut history = History {
+        per_gpu,
+        ..History::default()
+    };
     for path in &args.history {
         let name = path.display();
         let mut lines = |lines: u64| say(&format!("reading {name}: {lines} lines"));
@@ -219,6 +231,14 @@ fn history(args: &PlanArgs, say: &mut dyn FnMut(&str)) -> Result<History, PlanEr
     }
     history.sort();
     Ok(history)
+}
+
+fn has_jobs(history: &History) -> Result<(), ReadError> {
+    match (history.jobs.is_empty(), history.skipped.with_shards) {
+        (false, _) => Ok(()),
+        (true, 0) => Err(ReadError::Empty),
+        (true, jobs) => Err(ReadError::OnlyShards(jobs)),
+    }
 }
 
 /// The limits of each job; none without a file of them.
@@ -251,21 +271,25 @@ fn names(files: &[PathBuf]) -> String {
     names.join(", ")
 }
 
-/// The cluster, and where it comes from.
-fn cluster(args: &PlanArgs, history: &History) -> Result<(Cluster, String), PlanError> {
+/// The nodes on which the history ran, and how they are called.
+fn seen(history: &History) -> Result<(Cluster, String), PlanError> {
+    has_jobs(history)?;
+    let seen = Cluster::seen(history).ok_or(PlanError::NoCluster)?;
+    let from = format!(
+        "the nodes of the history ({}), each with the most GPUs that its jobs held at a time",
+        seen.nodes.len()
+    );
+    Ok((seen, from))
+}
+
+/// The cluster of the arguments, and where it comes from; None where they name none.
+fn cluster(args: &PlanArgs) -> Result<Option<(Cluster, String)>, PlanError> {
     if let (Some(nodes), Some(gpus)) = (args.nodes, args.gpus_per_node) {
-        return Ok((
-            Cluster::uniform(nodes, gpus),
-            format!("{nodes} nodes with {gpus} each"),
-        ));
+        let from = format!("{nodes} nodes with {gpus} each");
+        return Ok(Some((Cluster::uniform(nodes, gpus), from)));
     }
     let Some(path) = &args.cluster else {
-        let seen = Cluster::seen(history).ok_or(PlanError::NoCluster)?;
-        let from = format!(
-            "the nodes of the history ({}), each with the most GPUs that its jobs held at a time",
-            seen.nodes.len()
-        );
-        return Ok((seen, from));
+        return Ok(None);
     };
     let failed = |source| ReadError::Io {
         path: path.clone(),
@@ -279,5 +303,5 @@ fn cluster(args: &PlanArgs, history: &History) -> Result<(Cluster, String), Plan
         }
     };
     let from = format!("{} nodes of {}", cluster.nodes.len(), path.display());
-    Ok((cluster, from))
+    Ok(Some((cluster, from)))
 }

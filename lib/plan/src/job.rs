@@ -1,5 +1,7 @@
 //! A job of the history, as a plan needs it.
 
+use crate::per_gpu::PerGpu;
+
 /// Names that are kept once and numbered.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
@@ -42,7 +44,7 @@ pub struct Need {
     pub memory_mib: Option<f32>,
     /// Mean activity of a whole GPU, 0 to 1.
     pub activity: Option<f32>,
-    /// The job already ran on this part of a GPU, in compute and memory: it needs no more.
+    /// The job already ran on this part of a GPU, on each of its nodes, in compute and memory: it needs no more.
     pub share: Option<f32>,
 }
 
@@ -113,9 +115,9 @@ impl Job {
         self.nodes * self.gpus
     }
 
-    /// Whether it can get a part of a GPU: several GPUs stay whole.
+    /// Whether it can get a part of a GPU: several GPUs stay whole. A job that had a part on each of several nodes can.
     pub fn can_share(&self) -> bool {
-        self.all_gpus() == 1
+        self.gpus == 1 && (self.nodes == 1 || self.need.share.is_some())
     }
 }
 
@@ -130,6 +132,8 @@ pub struct Skipped {
     pub without_gpu: u64,
     /// Jobs that have not started.
     pub not_started: u64,
+    /// Jobs with shards, of which nothing says what part of a GPU they are.
+    pub with_shards: u64,
 }
 
 /// The most broken lines that are named.
@@ -162,6 +166,8 @@ pub struct History {
     pub gpu_types: Names,
     /// Lines without a job.
     pub skipped: Skipped,
+    /// What part of a GPU a shard is; to be set before jobs are read.
+    pub per_gpu: PerGpu,
     /// Where and when jobs ran.
     pub placed: Placed,
 }
@@ -186,8 +192,8 @@ pub struct Span {
     pub start: u64,
     /// Until when.
     pub end: u64,
-    /// GPUs on each node.
-    pub gpus: u32,
+    /// GPUs on each node, and parts of them.
+    pub gpus: f64,
 }
 
 impl History {
@@ -204,6 +210,12 @@ impl History {
             .iter()
             .map(|job| job.submit + job.waited + job.ran);
         (first, ends.max().unwrap_or(0))
+    }
+
+    /// Jobs that ran on a part of a GPU.
+    pub fn pieces(&self) -> usize {
+        let is_piece = |job: &&Job| job.need.share.is_some_and(|share| share < 1.0);
+        self.jobs.iter().filter(is_piece).count()
     }
 
     /// Jobs of which nothing says how much they need.

@@ -14,6 +14,7 @@ pub mod command;
 pub mod fgd;
 pub mod job;
 pub mod limits;
+pub mod per_gpu;
 pub mod place;
 pub mod proposal;
 pub mod queue;

@@ -1,5 +1,6 @@
 //! Readers: accounting, traces of others, telemetry, clusters. A broken line is named and skipped.
 
+mod held;
 pub mod jobstats;
 pub mod limits;
 pub mod nodes;
@@ -9,7 +10,7 @@ pub mod records;
 pub mod sacct;
 pub mod speeds;
 pub mod telemetry;
-mod value;
+pub(crate) mod value;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -65,6 +66,14 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
+    /// Nothing says what part of a GPU the jobs had.
+    #[error(
+        "the history has no jobs but {0} with shards; name the nodes with their `shard:` in Gres with --cluster FILE, which says how many shards a GPU has"
+    )]
+    OnlyShards(
+        /// Number of jobs.
+        u64,
+    ),
     /// No line has a job.
     #[error(
         "the history has no job with a GPU that started; read more of it, with the fields of gpufrac(1)"

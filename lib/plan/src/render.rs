@@ -25,6 +25,8 @@ pub struct Page<'a> {
     pub jobs: usize,
     /// Jobs of one GPU, and those of them without telemetry.
     pub unmeasured: (usize, usize),
+    /// Jobs that had a part of a GPU.
+    pub pieces: usize,
     /// The length of the history: seconds.
     pub span: u64,
     /// All GPUs.
@@ -73,6 +75,7 @@ impl<'a> Page<'a> {
                 history.jobs.iter().filter(|job| job.can_share()).count(),
                 history.unmeasured(),
             ),
+            pieces: history.pieces(),
             span: last.saturating_sub(first),
             gpus: cluster.0.gpus(),
             cluster: cluster.1,
@@ -185,6 +188,12 @@ impl<'a> Page<'a> {
                 self.plan.samples
             ),
         ];
+        if self.pieces > 0 {
+            lines.push(format!(
+                "{} jobs had a part of a GPU (instances, shards, MPS): each needs no more than its part, and `whole` gives it a GPU of its own",
+                self.pieces
+            ));
+        }
         if let Some(gain) = self.plan.if_measured {
             lines.push(format!(
                 "if the jobs without telemetry needed as much as the others, the gain would be {} %",
@@ -205,6 +214,12 @@ impl<'a> Page<'a> {
             "left out: {} jobs without GPU, {} that had not started, {} broken lines",
             skipped.without_gpu, skipped.not_started, skipped.broken
         ));
+        if skipped.with_shards > 0 {
+            lines.push(format!(
+                "left out: {} jobs with shards; --cluster FILE with the `shard:` of their nodes says how many a GPU has",
+                skipped.with_shards
+            ));
+        }
         lines.extend(skipped.first.iter().map(|line| format!("broken: {line}")));
         lines
     }

@@ -74,7 +74,7 @@ impl fmt::Display for Reason {
             Reason::Unmeasured => f.write_str("a whole GPU: nothing is known of its memory"),
             Reason::TooLarge(mib) => write!(f, "a whole GPU: no piece has {}", memory(mib)),
             Reason::Fits(mib) => write!(f, "the smallest size with {}", memory(mib)),
-            Reason::Ran(share) => write!(f, "it asked for {:.0} % of a GPU", 100.0 * share),
+            Reason::Ran(share) => write!(f, "it had {:.0} % of a GPU", 100.0 * share),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::fs;
 use fastrand::Rng;
 use gpufrac_plan::cluster::Cluster;
 use gpufrac_plan::job::History;
+use gpufrac_plan::per_gpu::PerGpu;
 use gpufrac_plan::read::{self, ReadError};
 
 fn read(text: &[u8]) -> Result<History, ReadError> {
@@ -112,6 +113,110 @@ fn accounts_qos_and_types_of_gpus_are_read_where_they_are_there() {
     assert_eq!(names(&history, 1), ["", "", ""]);
     let without = read(format!("{HEAD}{}", line("7", START, TRES)).as_bytes()).unwrap();
     assert_eq!(names(&without, 0), ["", "", "a100"]);
+}
+
+/// The history of a site with instances, shards, MPS, and telemetry that Slurm could not take.
+const SHARED: &str = "\
+JobID|User|Account|QOS|Partition|State|Submit|Eligible|Start|End|ElapsedRaw|TimelimitRaw|AllocTRES|NNodes|NodeList|TRESUsageInMax|TRESUsageInAve
+1|u1|a|normal|gpu|COMPLETED|2026-08-01T08:00:00|2026-08-01T08:00:00|2026-08-01T08:00:10|2026-08-01T10:00:10|7200|1440|cpu=8,mem=30G,gres/gpu:a100_3g.20gb=1|1|gn01||
+2|u2|a|normal|gpu|COMPLETED|2026-08-01T08:00:00|2026-08-01T08:00:00|2026-08-01T08:00:10|2026-08-01T09:00:10|3600|1440|cpu=4,gres/gpu=2,gres/gpu:a100_1g.5gb=2,mem=20G|1|gn01||
+3|u3|b|normal|gpu|COMPLETED|2026-08-01T08:20:00|2026-08-01T08:20:00|2026-08-01T08:22:10|2026-08-01T09:22:10|3600|1440|cpu=4,gres/shard=8,mem=16G|1|gn03||
+4|u3|b|normal|gpu|COMPLETED|2026-08-01T08:20:00|2026-08-01T08:20:00|2026-08-01T08:22:10|2026-08-01T09:22:10|3600|1440|cpu=4,gres/mps=50,mem=16G|1|gn03||
+5|u4|c|normal|gpu|COMPLETED|2026-08-01T08:20:00|2026-08-01T08:20:00|2026-08-01T08:22:10|2026-08-01T09:22:10|3600|1440|cpu=8,gres/gpu:a100=1,gres/gpu=1,mem=64G|1|gn02|gres/gpumem=0,gres/gpuutil=0|gres/gpumem=0,gres/gpuutil=0
+6|u4|c|normal|gpu|COMPLETED|2026-08-01T08:20:00|2026-08-01T08:20:00|2026-08-01T08:22:10|2026-08-01T09:22:10|3600|1440|cpu=8,gres/gpu:a100=1,gres/gpu=1,mem=64G|1|gn02|gres/gpumem=18446744073709551614,gres/gpuutil=18446744073709551614|gres/gpumem=18446744073709551614,gres/gpuutil=18446744073709551614
+";
+
+#[test]
+fn jobs_with_parts_of_gpus_count_as_their_part() {
+    let parts = |history: &History| -> Vec<(String, u32, Option<f32>)> {
+        let jobs = history.jobs.iter();
+        jobs.map(|job| (job.id.to_string(), job.all_gpus(), job.need.share))
+            .collect()
+    };
+    let without = read(SHARED.as_bytes()).unwrap();
+    let one = |id: &str, share| (id.to_owned(), 1, share);
+    let whole = [one("5", None), one("6", None)];
+    let pieces = [
+        one("1", Some(0.5)),
+        one("2", Some(0.28)),
+        one("4", Some(0.5)),
+    ];
+    assert_eq!(parts(&without), [&pieces[..], &whole[..]].concat());
+    assert_eq!(without.skipped.with_shards, 1, "{:?}", without.skipped);
+    assert_eq!(Cluster::seen(&without).unwrap().gpus_by_node(), [1, 2, 1]);
+
+    let nodes = read::nodes::read("NodeName=gn03 Gres=gpu:a100:4,shard:32,mps:400\n").unwrap();
+    let mut with = History {
+        per_gpu: PerGpu::of(&nodes),
+        ..History::default()
+    };
+    let path = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&path, SHARED).unwrap();
+    read::history(path.path(), None, &mut with, &mut |_| {}).unwrap();
+    assert_eq!((with.jobs.len(), with.skipped.with_shards), (6, 0));
+    assert_eq!(parts(&with)[2], one("3", Some(1.0)));
+}
+
+#[test]
+fn devices_are_those_of_the_first_field_that_has_some() {
+    let head = "JobID|Start|ElapsedRaw|NNodes|AllocTRES|AllocGRES|ReqTRES\n";
+    for (fields, gpus, nodes, share) in [
+        ("1||gpu:a100:2(IDX:0-1)|", 2, 1, None),
+        ("1||gpu:a100_1g.5gb:1|", 1, 1, Some(0.14)),
+        ("1||mps:50|", 1, 1, Some(0.5)),
+        ("1|cpu=4|gpu:1|", 1, 1, None),
+        ("1|||gres/gpu:h100_2g.20gb=1", 1, 1, Some(0.28)),
+        ("2|gres/gpu=2,gres/gpu:1g.10gb=2||", 1, 2, Some(0.14)),
+    ] {
+        let history = read(format!("{head}7|1767225600|60|{fields}\n").as_bytes()).unwrap();
+        let job = &history.jobs[0];
+        assert_eq!(
+            (job.gpus, job.nodes, job.need.share),
+            (gpus, nodes, share),
+            "{fields}"
+        );
+        assert_eq!(job.can_share(), share.is_some() || gpus == 1, "{fields}");
+    }
+    let shards = read(format!("{head}7|1767225600|60|1||shard:8|\n").as_bytes()).unwrap();
+    assert_eq!((shards.jobs.len(), shards.skipped.with_shards), (0, 1));
+}
+
+#[test]
+fn telemetry_that_slurm_could_not_take_is_none() {
+    let head = "JobID|Start|ElapsedRaw|AllocTRES|TRESUsageInMax|TRESUsageInAve\n7|1767225600|60|gres/gpu=1||\n";
+    for (most, mean, memory, activity) in [
+        ("gres/gpumem=0,gres/gpuutil=0", "gres/gpuutil=0", None, None),
+        ("gres/gpumem=0", "", None, None),
+        ("", "gres/gpuutil=0", None, None),
+        (
+            "gres/gpumem=18446744073709551614",
+            "gres/gpuutil=18446744073709551614",
+            None,
+            None,
+        ),
+        (
+            "gres/gpumem=17592186044416M",
+            "gres/gpuutil=9223372036854775808",
+            None,
+            None,
+        ),
+        (
+            "gres/gpumem=2G",
+            "gres/gpuutil=18446744073709551615",
+            Some(2048.0),
+            None,
+        ),
+        ("gres/gpumem=2G", "gres/gpuutil=0", Some(2048.0), Some(0.0)),
+        ("gres/gpumem=0", "gres/gpuutil=40", None, Some(0.4)),
+    ] {
+        let history = read(format!("{head}7.0|1767225600|60||{most}|{mean}\n").as_bytes()).unwrap();
+        let need = history.jobs[0].need;
+        assert_eq!(
+            (need.memory_mib, need.activity),
+            (memory, activity),
+            "{most} {mean}"
+        );
+    }
 }
 
 #[test]

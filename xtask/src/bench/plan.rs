@@ -62,7 +62,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     let counts_several = name >= "23.11";
     history.jobs.retain(|job| match counts_several {
         true => job.nodes <= NODES && job.gpus <= GPUS,
-        false => job.can_share(),
+        false => job.all_gpus() == 1,
     });
     let window = Duration::from_secs(arguments.plan_window);
     let jobs = shortened(&history, arguments.plan_jobs, window);

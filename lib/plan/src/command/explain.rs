@@ -48,6 +48,9 @@ fn facts(text: &mut String, job: &Job, options: &Options) {
         time(job.waited as f64),
         time(job.ran as f64)
     );
+    if let Some(share) = need.share {
+        let _ = writeln!(text, "  it had {:.0} % of the GPU", share * 100.0);
+    }
     let _ = writeln!(
         text,
         "  greatest memory on a GPU: {}; mean activity: {}; margin {}",

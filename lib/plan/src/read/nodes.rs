@@ -20,9 +20,9 @@ pub fn read(text: &str) -> Option<Cluster> {
                 .map(|(_, value)| value.trim_matches('"'))
         };
         if let Some(list) = value("NodeName") {
-            let gpus = value("Gres")
-                .and_then(|gres| value::gpus(gres).ok())
-                .unwrap_or(0);
+            let gres = value("Gres").unwrap_or_default();
+            let gpus = value::gpus_of_node(gres).unwrap_or(0);
+            let (shards, mps) = value::shares_of_node(gres).unwrap_or((0, 0));
             let names = Hostlist::parse(list).ok()?;
             if gpus == 0 || list == "DEFAULT" {
                 continue;
@@ -33,6 +33,8 @@ pub fn read(text: &str) -> Option<Cluster> {
                     name: name.clone(),
                     gpus,
                     cpus,
+                    shards,
+                    mps,
                 });
             }
         } else if let Some(name) = value("PartitionName").filter(|name| *name != "DEFAULT") {
@@ -123,5 +125,16 @@ mod tests {
         let text = "NodeName=gn01 Arch=x86_64 Gres=gpu:a100:4(S:0-1) Partitions=gpu\n";
         assert_eq!(read(text).unwrap().gpus(), 4);
         assert_eq!(read("NodeName=c1 Gres=(null)\n"), None);
+    }
+
+    #[test]
+    fn instances_are_the_gpus_that_they_fill_and_shares_are_no_gpus() {
+        let text = "NodeName=gn01 Gres=gpu:a100_3g.20gb:4,gpu:a100_1g.5gb:14 CPUTot=64 RealMemory=512000\n\
+            NodeName=gn02 Gres=gpu:a100:4 CPUTot=64 RealMemory=512000\n\
+            NodeName=gn03 Gres=gpu:a100:4,shard:32,mps:400 CPUTot=64 RealMemory=512000\n";
+        let cluster = read(text).unwrap();
+        assert_eq!(cluster.gpus_by_node(), [4, 4, 4]);
+        let shares = cluster.nodes.iter().map(|node| (node.shards, node.mps));
+        assert_eq!(shares.collect::<Vec<_>>(), [(0, 0), (0, 0), (32, 400)]);
     }
 }

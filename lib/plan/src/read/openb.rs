@@ -143,6 +143,8 @@ pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
             name: format!("openb{number:04}"),
             gpus: host.gpus,
             cpus: Some(host.cpu / MILLI),
+            shards: 0,
+            mps: 0,
         })
         .collect();
     let partition = Partition {

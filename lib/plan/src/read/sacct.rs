@@ -5,6 +5,8 @@ use std::path::Path;
 
 use csv::ByteRecord;
 
+use super::held::Held;
+use super::value::Devices;
 use super::{Progress, ReadError, STEP, jobstats, value};
 use crate::job::{Charge, History, Job, Need, Span};
 
@@ -260,9 +262,9 @@ fn job(
         let text = text(field)?;
         value::time(text).map_err(|()| wrong(name, text))
     };
-    let (all_gpus, gpus_text) = gpus(columns, row)?;
+    let devices = devices(columns, row)?;
     let start = time(Field::Start, "Start")?;
-    if all_gpus == 0 {
+    if devices.is_empty() {
         history.skipped.without_gpu += 1;
         return Ok(None);
     }
@@ -282,12 +284,16 @@ fn job(
             .unwrap_or(1),
         nodes => nodes.parse::<u32>().map_err(|_| wrong("NNodes", nodes))?,
     };
-    let nodes = nodes.clamp(1, all_gpus);
+    let list = text(Field::NodeList)?;
+    let Some(held) = Held::of(&devices, nodes, list, &history.per_gpu) else {
+        history.skipped.with_shards += 1;
+        return Ok(None);
+    };
     let user = history.users.number(text(Field::User)?);
     let charge = Charge {
         account: history.accounts.number(text(Field::Account)?),
         qos: history.qos.number(text(Field::Qos)?),
-        gpu_type: history.gpu_types.number(value::gpu_type(gpus_text)),
+        gpu_type: history.gpu_types.number(devices.gpu_type),
     };
     // A job that was submitted to several partitions shows all of them until it starts.
     let partition = text(Field::Partition)?
@@ -295,11 +301,9 @@ fn job(
         .next()
         .unwrap_or_default();
     let partition = history.partitions.number(partition);
-    let gpus = all_gpus.div_ceil(nodes);
     let cpus = value::tres(text(Field::Tres)?, "cpu")
         .and_then(|count| count.parse::<u32>().ok())
         .unwrap_or(0);
-    let list = text(Field::NodeList)?;
     if !list.is_empty() && !list.starts_with("None") {
         let list = history.placed.lists.number(list);
         history.placed.spans.push(Span {
@@ -307,10 +311,11 @@ fn job(
             partition,
             start,
             end: start + ran,
-            gpus,
+            gpus: held.filled,
         });
     }
     let mut need = jobstats::need(text(Field::Comment)?);
+    need.share = held.share;
     step(columns, row, &mut need)?;
     Ok(Some(Job {
         id: text(Field::Id)?.into(),
@@ -321,9 +326,9 @@ fn job(
         waited: start - submit,
         ran,
         limit,
-        nodes,
-        gpus,
-        cpus: cpus / nodes,
+        nodes: held.nodes,
+        gpus: held.gpus,
+        cpus: cpus / held.nodes,
         priority: text(Field::Priority)?.parse().unwrap_or(0),
         need,
         idle: Vec::new(),
@@ -334,9 +339,8 @@ fn wrong(name: &str, text: &str) -> String {
     format!("{name} is `{text}`")
 }
 
-/// GPUs of a row on all nodes, and the text that names them: those that were allocated, else those that were asked for.
-fn gpus<'a>(columns: &Columns, row: &'a ByteRecord) -> Result<(u32, &'a str), String> {
-    let mut all_gpus = (0, "");
+/// GPUs of a row on all nodes: those that were allocated, else those that were asked for.
+fn devices<'a>(columns: &Columns, row: &'a ByteRecord) -> Result<Devices<'a>, String> {
     for field in [
         Field::Tres,
         Field::Gres,
@@ -344,13 +348,12 @@ fn gpus<'a>(columns: &Columns, row: &'a ByteRecord) -> Result<(u32, &'a str), St
         Field::RequestedGres,
     ] {
         let text = columns.text(row, field)?;
-        let count = value::gpus(text).map_err(|()| wrong("the list of TRES", text))?;
-        all_gpus = (count, text);
-        if count > 0 || !text.is_empty() {
-            break;
+        let devices = Devices::of(text).map_err(|()| wrong("the list of TRES", text))?;
+        if !devices.is_empty() {
+            return Ok(devices);
         }
     }
-    Ok(all_gpus)
+    Ok(Devices::default())
 }
 
 /// How long a job ran: seconds.
@@ -370,20 +373,29 @@ fn length(elapsed: &str, start: u64, end: Option<u64>) -> Result<u64, String> {
     }
 }
 
+/// Bytes.
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// A number of Slurm from here on stands for none (`NO_VAL64`, `INFINITE64`).
+const NO_VALUE: f64 = (1_u64 << 63) as f64;
+
 /// The telemetry of Slurm itself (`AccountingStorageTRES=gres/gpumem,gres/gpuutil`): the greatest of all steps.
+///
+/// Slurm writes 0 for both where it cannot measure, such as on MIG instances: a job is idle only if it had memory.
 fn step(columns: &Columns, row: &ByteRecord, need: &mut Need) -> Result<(), String> {
     let most = columns.text(row, Field::UsageMax)?;
-    if let Some(memory) = value::tres(most, "gres/gpumem")
+    let memory = value::tres(most, "gres/gpumem")
         .and_then(value::mib)
-        .filter(|mib| *mib > 0.0)
-    {
+        .filter(|mib| *mib > 0.0 && *mib * MIB < NO_VALUE);
+    if let Some(memory) = memory {
         need.memory_mib = Some(need.memory_mib.unwrap_or(0.0).max(memory as f32));
     }
     let mean = columns.text(row, Field::UsageMean)?;
-    if let Some(percent) =
-        value::tres(mean, "gres/gpuutil").and_then(|text| text.parse::<f32>().ok())
-    {
-        let activity = (percent / 100.0).clamp(0.0, 1.0);
+    let percent = value::tres(mean, "gres/gpuutil")
+        .and_then(|text| text.parse::<f64>().ok())
+        .filter(|percent| *percent < NO_VALUE && (*percent > 0.0 || memory.is_some()));
+    if let Some(percent) = percent {
+        let activity = (percent / 100.0).clamp(0.0, 1.0) as f32;
         need.activity = Some(need.activity.unwrap_or(0.0).max(activity));
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! Values as Slurm writes them.
 
+use gpufrac_core::mig_type::{GpuPart, MigType};
+
 /// No time and no span of a history is longer: seconds. Sums of such numbers do not overflow.
 pub const LONGEST: u64 = 1 << 40;
 
-/// No job has more GPUs.
+/// No job has more GPUs, and no node more shards.
 const MOST_GPUS: u32 = 1 << 20;
 
 /// Seconds of a number with decimals.
@@ -113,59 +115,140 @@ pub fn mib(text: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number * scale)
 }
 
-/// GPUs of `cpu=8,gres/gpu:a100=2,gres/gpu=2`, of `gpu:a100:2(IDX:0-1)` or of `gpu:2`, the forms of all versions; 0 without.
-pub fn gpus(text: &str) -> Result<u32, ()> {
-    let mut plain = None;
-    let mut typed = 0_u32;
-    for item in split_items(text) {
-        let (name, value) = match item
-            .strip_prefix("gres/")
-            .or_else(|| item.strip_prefix("gres:"))
-        {
-            Some(rest) => match rest.rsplit_once('=') {
-                Some(pair) => pair,
-                None => rest.rsplit_once(':').unwrap_or((rest, "1")),
-            },
-            None if item == "gpu" => ("gpu", "1"),
-            None if item.starts_with("gpu:") => {
-                let item = item.split('(').next().unwrap_or(item);
-                match item.rsplit_once(':') {
-                    Some((name, count)) if count.starts_with(|c: char| c.is_ascii_digit()) => {
-                        (name, count)
-                    }
-                    _ => (item, "1"),
-                }
+/// The GPUs, and the parts of GPUs, in a list of GRES or TRES of any version: `cpu=8,gres/gpu:a100=2,gres/gpu=2`,
+/// `gpu:a100:2(IDX:0-1)`, `gpu:4,shard:32`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Devices<'a> {
+    /// Whole GPUs.
+    pub gpus: u32,
+    /// MIG instances.
+    pub instances: u32,
+    /// What the instances take of their GPUs.
+    pub part: GpuPart,
+    /// Shards.
+    pub shards: u32,
+    /// Percents of MPS.
+    pub mps: u32,
+    /// The first Type of `gpu`; empty without.
+    pub gpu_type: &'a str,
+}
+
+impl<'a> Devices<'a> {
+    /// Reads a list.
+    pub fn of(text: &'a str) -> Result<Devices<'a>, ()> {
+        let mut devices = Devices::default();
+        let (mut gpus, mut shards, mut mps) = (Sum::default(), Sum::default(), Sum::default());
+        for item in split_items(text).filter_map(Item::of) {
+            let count = item.count()?;
+            match item.name {
+                "shard" => shards.add(&item, count)?,
+                "mps" => mps.add(&item, count)?,
+                _ => gpus.add(&item, count)?,
             }
-            None => continue,
-        };
-        if name == "gpu" {
-            plain = Some(value.parse().map_err(drop)?);
-        } else if name.starts_with("gpu:") {
-            typed = typed.checked_add(value.parse().map_err(drop)?).ok_or(())?;
+            if item.name == "gpu" && devices.gpu_type.is_empty() {
+                devices.gpu_type = item.type_name;
+            }
+            if let Some(mig_type) = MigType::of(item.type_name).filter(|_| item.name == "gpu") {
+                devices.instances += count;
+                devices.part.add(mig_type.part(), count);
+            }
         }
+        devices.gpus = gpus.all() - devices.instances;
+        devices.shards = shards.all();
+        devices.mps = mps.all();
+        Ok(devices)
     }
-    let count = plain.unwrap_or(typed);
-    match count <= MOST_GPUS {
-        true => Ok(count),
-        false => Err(()),
+
+    /// The whole GPUs, and those that the instances fill.
+    pub fn all_gpus(&self) -> u32 {
+        self.gpus + gpus_of_share(self.part.share())
+    }
+
+    /// Whether there is neither a GPU nor a part of one.
+    pub fn is_empty(&self) -> bool {
+        self.gpus + self.instances + self.shards + self.mps == 0
     }
 }
 
-/// The first type of GPUs of such a text; empty without.
-pub fn gpu_type(text: &str) -> &str {
-    let of_item = |item| -> Option<&str> {
-        let item: &str = item;
-        let bare = item
-            .strip_prefix("gres/")
-            .or_else(|| item.strip_prefix("gres:"));
-        let rest = bare.unwrap_or(item).strip_prefix("gpu:")?;
-        match rest.split_once(['=', ':']) {
-            Some((name, _)) => Some(name),
-            // `gpu:2` has a number, `gpu:a100` a type.
-            None => Some(rest).filter(|rest| rest.parse::<u32>().is_err()),
-        }
-    };
-    split_items(text).find_map(of_item).unwrap_or_default()
+/// The GPUs of a node by its Gres. Instances count as the GPUs that they fill, shards and MPS not at all.
+pub fn gpus_of_node(gres: &str) -> Result<u32, ()> {
+    Ok(Devices::of(gres)?.all_gpus())
+}
+
+/// The shards of a node by its Gres, and its percents of MPS.
+pub fn shares_of_node(gres: &str) -> Result<(u32, u32), ()> {
+    let devices = Devices::of(gres)?;
+    Ok((devices.shards, devices.mps))
+}
+
+/// The fewest GPUs that hold parts of this sum.
+pub fn gpus_of_share(share: f64) -> u32 {
+    // Seven sevenths are a little more than one.
+    const ROUNDED: f64 = 1e-6;
+    (share - ROUNDED).ceil().max(0.0) as u32
+}
+
+/// One device of a list.
+struct Item<'a> {
+    name: &'a str,
+    type_name: &'a str,
+    count: &'a str,
+    /// Slurm's TRES have the sum of all Types, too: `gres/gpu=2`.
+    is_sum: bool,
+}
+
+impl<'a> Item<'a> {
+    /// None for other things than GPUs and their shares.
+    fn of(text: &'a str) -> Option<Item<'a>> {
+        let text = text.split('(').next().unwrap_or(text).trim();
+        let prefixes = ["gres/", "gres:"].into_iter();
+        let mut bare = prefixes.filter_map(|prefix| text.strip_prefix(prefix));
+        let text = bare.next().unwrap_or(text);
+        let is_count =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let (device, count) = text.split_once('=').unwrap_or_else(|| {
+            let pair = text.rsplit_once(':');
+            pair.filter(|(_, count)| is_count(count))
+                .unwrap_or((text, "1"))
+        });
+        let (name, type_name) = device.split_once(':').unwrap_or((device, ""));
+        ["gpu", "shard", "mps"].contains(&name).then_some(Item {
+            name,
+            type_name,
+            count,
+            is_sum: type_name.is_empty() && text.contains('='),
+        })
+    }
+
+    fn count(&self) -> Result<u32, ()> {
+        let count = self.count.parse().map_err(drop)?;
+        (count <= MOST_GPUS).then_some(count).ok_or(())
+    }
+}
+
+/// Counts of one device.
+#[derive(Default)]
+struct Sum {
+    written: u32,
+    added: u32,
+}
+
+impl Sum {
+    fn add(&mut self, item: &Item<'_>, count: u32) -> Result<(), ()> {
+        let sum = match item.is_sum {
+            true => &mut self.written,
+            false => &mut self.added,
+        };
+        *sum = sum
+            .checked_add(count)
+            .filter(|sum| *sum <= MOST_GPUS)
+            .ok_or(())?;
+        Ok(())
+    }
+
+    fn all(&self) -> u32 {
+        self.written.max(self.added)
+    }
 }
 
 /// Splits at commas outside of parentheses: `gpu:2(IDX:0,3),lustre:1`.
@@ -219,24 +302,73 @@ mod tests {
         assert_eq!(limit("soon"), Err(()));
     }
 
+    /// Whole GPUs, instances, shards and percents of MPS.
+    fn counts(text: &str) -> Result<[u32; 4], ()> {
+        let all = Devices::of(text)?;
+        Ok([all.gpus, all.instances, all.shards, all.mps])
+    }
+
     #[test]
-    fn gpus_are_read_from_the_texts_of_all_versions() {
+    fn devices_are_read_from_the_texts_of_all_versions() {
         for (text, expected) in [
-            ("billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G", 2),
-            ("cpu=1,gres/gpu:a100=1,gres/gpu:v100=3", 4),
-            ("cpu=1,mem=4G", 0),
-            ("gpu:4", 4),
-            ("gpu", 1),
-            ("gpu:a100", 1),
-            ("gpu:a100:2(IDX:0,3),lustre:1", 2),
-            ("gres:gpu:2", 2),
-            ("gres/gpu:2", 2),
-            ("", 0),
-            ("gres/gpumem=12G,gres/gpuutil=55", 0),
+            (
+                "billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G",
+                [2, 0, 0, 0],
+            ),
+            ("cpu=1,gres/gpu:a100=1,gres/gpu:v100=3", [4, 0, 0, 0]),
+            ("cpu=1,mem=4G", [0; 4]),
+            ("gpu:4", [4, 0, 0, 0]),
+            ("gpu", [1, 0, 0, 0]),
+            ("gpu:a100", [1, 0, 0, 0]),
+            ("gpu:a100:2(IDX:0,3),lustre:1", [2, 0, 0, 0]),
+            ("gpu:2(IDX:0-1)", [2, 0, 0, 0]),
+            ("gres:gpu:2", [2, 0, 0, 0]),
+            ("gres/gpu:2", [2, 0, 0, 0]),
+            ("", [0; 4]),
+            ("gres/gpumem=12G,gres/gpuutil=55", [0; 4]),
+            ("cpu=8,mem=30G,gres/gpu:a100_3g.20gb=1", [0, 1, 0, 0]),
+            (
+                "cpu=4,gres/gpu=2,gres/gpu:a100_1g.5gb=2,mem=20G",
+                [0, 2, 0, 0],
+            ),
+            (
+                "gres/gpu:1g.10gb=2,gres/gpu:a100=1,gres/gpu=3",
+                [1, 2, 0, 0],
+            ),
+            ("gpu:a100_1g.5gb:1", [0, 1, 0, 0]),
+            ("gpu:1g.12gb+me", [0, 1, 0, 0]),
+            ("gpu:nvidia_h100_80gb_hbm3_1g.10gb:3(IDX:0-2)", [0, 3, 0, 0]),
+            ("cpu=4,gres/shard=8,mem=16G", [0, 0, 8, 0]),
+            ("gres/shard:a100=8,gres/shard=8", [0, 0, 8, 0]),
+            ("shard:8(2/8,0/8)", [0, 0, 8, 0]),
+            ("cpu=4,gres/mps=50,mem=16G", [0, 0, 0, 50]),
+            ("mps:50", [0, 0, 0, 50]),
         ] {
-            assert_eq!(gpus(text), Ok(expected), "{text}");
+            assert_eq!(counts(text), Ok(expected), "{text}");
         }
-        assert_eq!(gpus("gres/gpu=many"), Err(()));
+        for text in ["gres/gpu=many", "gres/gpu=4000000000", "gres/shard=-1"] {
+            assert_eq!(counts(text), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn gpus_of_a_node_are_those_that_its_instances_fill() {
+        for (gres, expected) in [
+            ("gpu:a100_3g.20gb:4,gpu:a100_1g.5gb:14", 4),
+            ("gpu:a100:4", 4),
+            ("gpu:a100:4(S:0-1),shard:32,mps:400", 4),
+            ("gpu:2,gpu:a100:4", 6),
+            ("gpu:a100:2,gpu:a100_2g.10gb:6", 4),
+            ("gpu:1g.5gb:7", 1),
+            ("gpu:1g.5gb:8", 2),
+            ("gpu:a30_1g.6gb:8", 2),
+            // Two of these fill the memory of a GPU.
+            ("gpu:a100_3g.20gb:16(S:0-1)", 8),
+            ("shard:8", 0),
+            ("(null)", 0),
+        ] {
+            assert_eq!(gpus_of_node(gres), Ok(expected), "{gres}");
+        }
     }
 
     #[test]
@@ -246,12 +378,15 @@ mod tests {
             ("gres/gpu:2080ti=1", "2080ti"),
             ("gpu:2080ti:1", "2080ti"),
             ("gpu:a100:2(IDX:0,3),lustre:1", "a100"),
+            ("gpu:2(IDX:0,3)", ""),
             ("gpu:a100", "a100"),
+            ("gpu:1g.5gb:2", "1g.5gb"),
             ("gres:gpu:2", ""),
             ("gpu", ""),
             ("cpu=1,gres/gpu=1,gres/gpumem=1G", ""),
         ] {
-            assert_eq!(gpu_type(text), expected, "{text}");
+            let devices = Devices::of(text).unwrap();
+            assert_eq!(devices.gpu_type, expected, "{text}");
         }
     }
 

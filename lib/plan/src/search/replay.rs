@@ -88,15 +88,16 @@ pub struct Drawn {
 pub struct Replay<'a> {
     history: &'a History,
     options: &'a Options,
-    /// The jobs of which the need is known.
+    /// The jobs whose need was measured. What part of a GPU a job was given says nothing of jobs that asked for a whole one.
     known: Vec<usize>,
 }
 
 impl<'a> Replay<'a> {
     /// For a history.
     pub fn new(history: &'a History, options: &'a Options) -> Replay<'a> {
-        let is_known =
-            |job: &usize| history.jobs[*job].can_share() && history.jobs[*job].need.is_known();
+        let is_known = |job: &usize| {
+            history.jobs[*job].can_share() && history.jobs[*job].need.memory_mib.is_some()
+        };
         Replay {
             history,
             options,

@@ -1,0 +1,128 @@
+//! What a job held on each of its nodes: GPUs, or a part of one.
+
+use super::value::{self, Devices};
+use crate::per_gpu::PerGpu;
+
+/// What a job held on each of its nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    /// Number of nodes.
+    pub nodes: u32,
+    /// GPUs: whole ones, or one of which the job had a part.
+    pub gpus: u32,
+    /// The part; None for whole GPUs.
+    pub share: Option<f32>,
+    /// How many GPUs it filled. Instances count by their compute, so that those of one GPU are no more than one.
+    pub filled: f64,
+}
+
+impl Held {
+    /// Of devices that are not empty, on `nodes` nodes named `list`. None where nothing says what part of a GPU a shard is.
+    ///
+    /// Instances, shards and MPS of a job on a node count as their sum, which is the most that the job can need. A sum above one
+    /// GPU counts as whole GPUs: no piece has as much.
+    pub fn of(devices: &Devices<'_>, nodes: u32, list: &str, per_gpu: &PerGpu) -> Option<Held> {
+        let all = devices.gpus + devices.instances + devices.shards + devices.mps;
+        let nodes = nodes.clamp(1, all);
+        if devices.gpus > 0 {
+            let gpus = devices.all_gpus().div_ceil(nodes);
+            let filled = f64::from(gpus);
+            return Some(Held {
+                nodes,
+                gpus,
+                share: None,
+                filled,
+            });
+        }
+        let mut shared = f64::from(devices.mps) / per_gpu.mps(list);
+        if devices.shards > 0 {
+            shared += f64::from(devices.shards) / per_gpu.shards(list)?;
+        }
+        let each = |sum: f64| sum / f64::from(nodes);
+        let share = percents(each(devices.part.share())) + each(shared);
+        let gpus = value::gpus_of_share(share).max(1);
+        Some(Held {
+            nodes,
+            gpus,
+            share: (gpus == 1).then_some(share as f32),
+            filled: each(devices.part.compute + shared),
+        })
+    }
+}
+
+/// A part of a GPU in whole percents, rounded down: a seventh is 14 units in our layouts, too.
+fn percents(share: f64) -> f64 {
+    const ROUNDED: f64 = 1e-6;
+    (share * 100.0 + ROUNDED).floor() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::nodes;
+
+    /// GPUs and percents of one on each node.
+    fn held(tres: &str, nodes: u32, per_gpu: &PerGpu) -> Option<(u32, u32, Option<f32>)> {
+        let held = Held::of(&Devices::of(tres).unwrap(), nodes, "gn03", per_gpu)?;
+        Some((held.nodes, held.gpus, held.share.map(|share| share * 100.0)))
+    }
+
+    #[test]
+    fn instances_are_a_part_of_a_gpu_and_their_sum() {
+        for (tres, nodes, expected) in [
+            ("gres/gpu:a100_3g.20gb=1", 1, (1, 1, Some(50.0))),
+            ("gres/gpu=2,gres/gpu:a100_1g.5gb=2", 1, (1, 1, Some(28.0))),
+            ("gpu:a100_1g.5gb:1", 1, (1, 1, Some(14.0))),
+            ("gres/gpu:h100_2g.20gb=1", 1, (1, 1, Some(28.0))),
+            ("gres/gpu:a30_1g.6gb=1", 1, (1, 1, Some(25.0))),
+            (
+                "gres/gpu:3g.20gb=1,gres/gpu:4g.20gb=1",
+                1,
+                (1, 1, Some(100.0)),
+            ),
+            ("gres/gpu:1g.10gb=7", 1, (1, 1, Some(100.0))),
+            ("gres/gpu:1g.10gb=2", 2, (2, 1, Some(14.0))),
+            ("gres/gpu:1g.10gb=2", 4, (2, 1, Some(14.0))),
+            // No GPU holds two of these.
+            ("gres/gpu:4g.20gb=2", 1, (1, 2, None)),
+            ("gres/gpu:a100=1,gres/gpu:1g.5gb=2", 1, (1, 2, None)),
+            ("gres/gpu:a100=4", 2, (2, 2, None)),
+        ] {
+            assert_eq!(
+                held(tres, nodes, &PerGpu::default()),
+                Some(expected),
+                "{tres}"
+            );
+        }
+    }
+
+    #[test]
+    fn shards_and_mps_are_parts_of_a_gpu_of_their_node() {
+        let none = PerGpu::default();
+        let cluster = nodes::read("NodeName=gn03 Gres=gpu:a100:4,shard:32,mps:200\n").unwrap();
+        let known = PerGpu::of(&cluster);
+        for (tres, nodes, without, with) in [
+            ("gres/shard=1", 1, None, Some((1, 1, Some(12.5)))),
+            ("shard:8", 1, None, Some((1, 1, Some(100.0)))),
+            ("gres/shard=12", 1, None, Some((1, 2, None))),
+            ("gres/shard=4", 2, None, Some((2, 1, Some(25.0)))),
+            (
+                "gres/mps=25",
+                1,
+                Some((1, 1, Some(25.0))),
+                Some((1, 1, Some(50.0))),
+            ),
+            ("mps:100", 1, Some((1, 1, Some(100.0))), Some((1, 2, None))),
+        ] {
+            assert_eq!(held(tres, nodes, &none), without, "{tres}");
+            assert_eq!(held(tres, nodes, &known), with, "{tres}");
+        }
+    }
+
+    #[test]
+    fn the_instances_of_a_gpu_fill_no_more_than_it() {
+        let devices = Devices::of("gres/gpu:3g.20gb=1,gres/gpu:1g.5gb=4").unwrap();
+        let held = Held::of(&devices, 1, "", &PerGpu::default()).unwrap();
+        assert_eq!(value::gpus_of_share(held.filled), 1, "{held:?}");
+    }
+}
