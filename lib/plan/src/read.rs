@@ -66,9 +66,9 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
-    /// Nothing says what part of a GPU the jobs had.
+    /// All jobs have shards, and nothing says what part of a GPU a shard is.
     #[error(
-        "the history has no jobs but {0} with shards; name the nodes with their `shard:` in Gres with --cluster FILE, which says how many shards a GPU has"
+        "the history has only jobs with shards ({0}), and nothing says how many shards a GPU has; name the nodes with --cluster FILE, with `shard:` in their Gres"
     )]
     OnlyShards(
         /// Number of jobs.

@@ -176,7 +176,7 @@ impl<'a> Page<'a> {
                 self.gpus, self.cluster, self.options.model.name, self.options.model.memory
             ),
             format!(
-                "{percent:.0} % of the jobs of one GPU have no telemetry: they get a whole GPU, and in the bands a part of them needs as much as the others"
+                "{percent:.0} % of the jobs of one GPU have no telemetry: they get a whole GPU, and in the bands a part of them needs as much as jobs with telemetry"
             ),
             format!(
                 "a size holds {} times the greatest memory in use",
@@ -190,7 +190,7 @@ impl<'a> Page<'a> {
         ];
         if self.pieces > 0 {
             lines.push(format!(
-                "{} jobs had a part of a GPU (instances, shards, MPS): each needs no more than its part, and `whole` gives it a GPU of its own",
+                "{} jobs had a part of a GPU: each needs no more than this part; `whole`, with which the gain is compared, gives each a GPU of its own",
                 self.pieces
             ));
         }
@@ -216,7 +216,7 @@ impl<'a> Page<'a> {
         ));
         if skipped.with_shards > 0 {
             lines.push(format!(
-                "left out: {} jobs with shards; --cluster FILE with the `shard:` of their nodes says how many a GPU has",
+                "left out: {} jobs with shards, because nothing says how many shards a GPU has; name the nodes with --cluster FILE, with `shard:` in their Gres",
                 skipped.with_shards
             ));
         }

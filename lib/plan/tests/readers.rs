@@ -310,7 +310,7 @@ fn no_bytes_cause_a_panic() {
         "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,66.0,1,66.0,x\n";
     for _ in 0..3000 {
         let mut bytes = random
-            .choice([whole.as_str(), record, openb, philly])
+            .choice([whole.as_str(), record, openb, philly, SHARED])
             .unwrap()
             .as_bytes()
             .to_vec();
