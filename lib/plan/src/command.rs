@@ -298,9 +298,8 @@ fn cluster(args: &PlanArgs) -> Result<Option<(Cluster, String)>, PlanError> {
     let text = std::fs::read_to_string(path).map_err(failed)?;
     let cluster = match text.starts_with("sn,cpu_milli") {
         true => read::openb::cluster(text.as_bytes()).map_err(|error| failed(error.into()))?,
-        false => {
-            read::nodes::read(&text).ok_or_else(|| PlanError::NoNodes { path: path.clone() })?
-        }
+        false => read::nodes::read_file(path, &text, &|path| std::fs::read_to_string(path))
+            .ok_or_else(|| PlanError::NoNodes { path: path.clone() })?,
     };
     let from = format!("{} nodes of {}", cluster.nodes.len(), path.display());
     Ok(Some((cluster, from)))

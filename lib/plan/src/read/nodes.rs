@@ -1,80 +1,70 @@
-//! The nodes and partitions of a Slurm: slurm.conf, or the output of `scontrol --oneliner show node` and `show partition`.
+//! The nodes and partitions of a Slurm: slurm.conf with its includes, or the output of `scontrol --oneliner show node` and `show partition`.
 
-use gpufrac_core::hostlist::Hostlist;
+use std::io;
+use std::path::Path;
+
+use gpufrac_slurm_conf::{ConfFile, Entry, Read, Site, read_conf};
 
 use super::value;
 use crate::cluster::{Cluster, Node, Partition};
 
-/// The nodes with GPUs of a text. None where it has none.
+/// The nodes with GPUs of a text without includes. None where it has none.
 pub fn read(text: &str) -> Option<Cluster> {
-    let mut cluster = Cluster::default();
-    let mut parts: Vec<(Partition, String)> = Vec::new();
-    for line in text.replace("\\\n", " ").lines() {
-        let line = line.split('#').next().unwrap_or_default();
-        let value = |key: &str| {
-            let mut words = line
-                .split_whitespace()
-                .filter_map(|word| word.split_once('='));
-            words
-                .find(|(name, _)| name.eq_ignore_ascii_case(key))
-                .map(|(_, value)| value.trim_matches('"'))
-        };
-        if let Some(list) = value("NodeName") {
-            let gres = value("Gres").unwrap_or_default();
-            let gpus = value::gpus_of_node(gres).unwrap_or(0);
-            let (shards, mps) = value::shares_of_node(gres).unwrap_or((0, 0));
-            let names = Hostlist::parse(list).ok()?;
-            if gpus == 0 || list == "DEFAULT" {
-                continue;
-            }
-            let cpus = cpus(value);
-            for name in names.names() {
-                cluster.nodes.push(Node {
-                    name: name.clone(),
-                    gpus,
-                    cpus,
-                    shards,
-                    mps,
-                });
-            }
-        } else if let Some(name) = value("PartitionName").filter(|name| *name != "DEFAULT") {
-            let partition = Partition {
-                name: name.to_owned(),
-                nodes: Vec::new(),
-                limit: value("MaxTime")
-                    .and_then(|text| value::limit(text).ok())
-                    .flatten(),
-                tier: value("PriorityTier")
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or(1),
-                qos: value("QoS")
-                    .filter(|name| !["", "N/A", "(null)"].contains(name))
-                    .map(str::to_owned),
-            };
-            parts.push((partition, value("Nodes").unwrap_or("ALL").to_owned()));
+    read_file(Path::new("slurm.conf"), text, &|_| {
+        Err(io::ErrorKind::NotFound.into())
+    })
+}
+
+/// The nodes with GPUs of the text of a file, whose includes `included` reads. None where it has none.
+pub fn read_file(path: &Path, text: &str, included: Read<'_>) -> Option<Cluster> {
+    let read = |file: &Path| match file == path {
+        true => Ok(text.to_owned()),
+        false => included(file),
+    };
+    cluster(&read_conf(path, &read).ok()?)
+}
+
+fn cluster(file: &ConfFile) -> Option<Cluster> {
+    let site = Site::of(file);
+    let nodes = site.nodes.iter().filter_map(|node| {
+        let gres = node.gres().unwrap_or_default();
+        let (shards, mps) = value::shares_of_node(gres).unwrap_or((0, 0));
+        Some(Node {
+            name: node.name.clone(),
+            gpus: value::gpus_of_node(gres).ok().filter(|gpus| *gpus > 0)?,
+            cpus: cpus(&node.entry),
+            shards,
+            mps,
+        })
+    });
+    let nodes: Vec<Node> = nodes.collect();
+    let partitions = site.partitions.iter().map(|partition| {
+        let value = |key| partition.entry.get(key);
+        let is_member = |node: &Node| partition.nodes.contains(&node.name);
+        let members = nodes.iter().enumerate().filter(|(_, node)| is_member(node));
+        Partition {
+            name: partition.name.clone(),
+            nodes: members.map(|(number, _)| number).collect(),
+            limit: value("MaxTime")
+                .and_then(|text| value::limit(text).ok())
+                .flatten(),
+            tier: value("PriorityTier")
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(1),
+            qos: value("QoS")
+                .filter(|name| !["", "N/A", "(null)"].contains(name))
+                .map(str::to_owned),
         }
-    }
-    for (mut partition, list) in parts {
-        let named = Hostlist::parse(&list).ok();
-        let all = list.eq_ignore_ascii_case("ALL");
-        let is_member =
-            |node: &Node| all || named.as_ref().is_some_and(|list| list.contains(&node.name));
-        let members = cluster
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| is_member(node));
-        partition.nodes = members.map(|(number, _)| number).collect();
-        if !partition.nodes.is_empty() {
-            cluster.partitions.push(partition);
-        }
-    }
+    });
+    let partitions = partitions.filter(|partition| !partition.nodes.is_empty());
+    let partitions = partitions.collect();
+    let cluster = Cluster { nodes, partitions };
     (!cluster.nodes.is_empty()).then_some(cluster)
 }
 
 /// The CPUs of a node for jobs: the words of scontrol, then those of slurm.conf.
-fn cpus<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<u32> {
-    let number = |key| value(key).and_then(|text| text.parse::<u32>().ok());
+fn cpus(node: &Entry) -> Option<u32> {
+    let number = |key| node.get(key).and_then(|text| text.parse::<u32>().ok());
     let product = || {
         let threads = number("ThreadsPerCore").unwrap_or(1);
         let boards = number("Boards").unwrap_or(1);
@@ -136,5 +126,31 @@ mod tests {
         assert_eq!(cluster.gpus_by_node(), [4, 4, 4]);
         let shares = cluster.nodes.iter().map(|node| (node.shards, node.mps));
         assert_eq!(shares.collect::<Vec<_>>(), [(0, 0), (0, 0), (32, 400)]);
+    }
+
+    #[test]
+    fn defaults_sets_and_includes_hold_as_in_slurm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("slurm.conf");
+        std::fs::write(
+            folder.path().join("nodes.conf"),
+            "NodeName=DEFAULT Sockets=2 CoresPerSocket=32 Gres=gpu:h100:4\r\nNodeName=gn[01-04]\n",
+        )
+        .unwrap();
+        let text = "Include nodes.conf\nNodeSet=some Nodes=gn[03-04]\nPartitionName=DEFAULT MaxTime=1-0 PriorityTier=5 QOS=part\nPartitionName = gpu Nodes=gn[01-02],gn02,\npartitionname=long Nodes=\\\n  some MaxTime=7-0\n";
+        let cluster = read_file(&path, text, &|path| std::fs::read_to_string(path)).unwrap();
+        assert_eq!(cluster.gpus_by_node(), [4; 4]);
+        assert_eq!(cluster.cpus_by_node(), [Some(64); 4]);
+        let partitions = cluster.partitions.iter();
+        let partitions: Vec<_> = partitions
+            .map(|it| (it.name.as_str(), it.nodes.as_slice(), it.limit, it.tier))
+            .collect();
+        assert_eq!(
+            partitions,
+            [
+                ("gpu", &[0, 1][..], Some(86_400), 5),
+                ("long", &[2, 3][..], Some(604_800), 5)
+            ]
+        );
     }
 }

@@ -55,27 +55,29 @@ pub fn time(text: &str) -> Result<Option<u64>, ()> {
     u64::try_from(seconds).map(Some).map_err(drop)
 }
 
-/// Seconds of `1-02:03:04`, `02:03:04`, `03:04` or `03:04.567`.
+/// Seconds of `1-02:03:04`, `1-02`, `02:03:04`, `03:04` or `03:04.567`.
 pub fn span(text: &str) -> Option<u64> {
     let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text),
+        Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
+        None => (None, text),
     };
     let clock = clock.split('.').next()?;
-    let mut seconds = 0_u64;
-    let mut parts = 0;
+    let mut parts = Vec::new();
     for part in clock.split(':') {
-        seconds = seconds.checked_mul(60)?.checked_add(part.parse().ok()?)?;
-        parts += 1;
+        parts.push(part.parse::<u64>().ok()?);
     }
-    // A span of one part would be minutes or seconds.
-    match parts {
-        2 | 3 => days
-            .checked_mul(86_400)?
-            .checked_add(seconds)
-            .filter(|seconds| *seconds <= LONGEST),
-        _ => None,
-    }
+    // Behind days come hours. A span of one part would be minutes or seconds.
+    let [hours, minutes, seconds] = match (days, parts.as_slice()) {
+        (Some(_), [hours]) => [*hours, 0, 0],
+        (Some(_), [hours, minutes]) => [*hours, *minutes, 0],
+        (None, [minutes, seconds]) => [0, *minutes, *seconds],
+        (_, [hours, minutes, seconds]) => [*hours, *minutes, *seconds],
+        _ => return None,
+    };
+    let hours = days.unwrap_or(0).checked_mul(24)?.checked_add(hours)?;
+    let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
+    let span = minutes.checked_mul(60)?.checked_add(seconds)?;
+    (span <= LONGEST).then_some(span)
 }
 
 /// Minutes or a span: `1440`, `1-00:00:00`; None for `UNLIMITED`, `Partition_Limit` and the empty text.
@@ -294,6 +296,8 @@ mod tests {
     fn spans_and_limits_are_read() {
         assert_eq!(span("1-02:03:04"), Some(93_784));
         assert_eq!(span("03:04.567"), Some(184));
+        assert_eq!(span("7-0"), Some(604_800));
+        assert_eq!(span("1-12:30"), Some(131_400));
         assert_eq!(span("x"), None);
         assert_eq!(limit("1440"), Ok(Some(86_400)));
         assert_eq!(limit("1-00:00:00"), Ok(Some(86_400)));
