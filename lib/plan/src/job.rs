@@ -44,7 +44,8 @@ pub struct Need {
     pub memory_mib: Option<f32>,
     /// Mean activity of a whole GPU, 0 to 1.
     pub activity: Option<f32>,
-    /// The job already ran on this part of a GPU, on each of its nodes, in compute and memory: it needs no more.
+    /// The job already ran on this part of a GPU, on each of its nodes, in compute and memory. It needs that, unless its
+    /// memory was measured.
     pub share: Option<f32>,
 }
 

@@ -190,7 +190,7 @@ impl<'a> Page<'a> {
         ];
         if self.pieces > 0 {
             lines.push(format!(
-                "{} jobs had a part of a GPU: each needs no more than this part; `whole`, with which the gain is compared, gives each a GPU of its own",
+                "{} jobs had a part of a GPU: without telemetry each needs this part; `whole`, with which the gain is compared, gives each a GPU of its own",
                 self.pieces
             ));
         }

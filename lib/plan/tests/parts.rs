@@ -55,7 +55,7 @@ fn parts_count_as_parts_and_nodes_as_the_gpus_that_they_have() {
     for line in [
         "4 jobs with GPUs in",
         "12 GPUs: 3 nodes of",
-        "3 jobs had a part of a GPU: each needs no more",
+        "3 jobs had a part of a GPU: without telemetry each needs this part",
         "25 % of the jobs of one GPU have no telemetry",
         "left out: 0 jobs without GPU, 0 that had not started, 0 broken lines",
     ] {

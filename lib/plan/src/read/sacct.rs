@@ -373,10 +373,7 @@ fn length(elapsed: &str, start: u64, end: Option<u64>) -> Result<u64, String> {
     }
 }
 
-/// Bytes.
-const MIB: f64 = 1024.0 * 1024.0;
-
-/// A number of Slurm from here on stands for none (`NO_VAL64`, `INFINITE64`).
+/// A number of Slurm from here on stands for none (`NO_VAL64`, `INFINITE64`). Memory: bytes.
 const NO_VALUE: f64 = (1_u64 << 63) as f64;
 
 /// The telemetry of Slurm itself (`AccountingStorageTRES=gres/gpumem,gres/gpuutil`): the greatest of all steps.
@@ -386,7 +383,7 @@ fn step(columns: &Columns, row: &ByteRecord, need: &mut Need) -> Result<(), Stri
     let most = columns.text(row, Field::UsageMax)?;
     let memory = value::tres(most, "gres/gpumem")
         .and_then(value::mib)
-        .filter(|mib| *mib > 0.0 && *mib * MIB < NO_VALUE);
+        .filter(|mib| *mib > 0.0 && *mib < NO_VALUE / value::MIB);
     if let Some(memory) = memory {
         need.memory_mib = Some(need.memory_mib.unwrap_or(0.0).max(memory as f32));
     }

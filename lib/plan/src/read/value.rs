@@ -102,12 +102,15 @@ pub fn limit(text: &str) -> Result<Option<u64>, ()> {
     }
 }
 
+/// Bytes.
+pub const MIB: f64 = 1024.0 * 1024.0;
+
 /// MiB of `1234M`, `3.5G`, `1024K`, or of bytes.
 pub fn mib(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: f64 = digits.parse().ok()?;
     let scale = match text[digits.len()..].chars().next() {
-        None => 1.0 / (1024.0 * 1024.0),
+        None => 1.0 / MIB,
         Some('K') => 1.0 / 1024.0,
         Some('M') => 1.0,
         Some('G') => 1024.0,
