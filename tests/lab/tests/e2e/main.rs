@@ -49,6 +49,7 @@ mod settings;
 mod several_gpus;
 mod shared_devices;
 mod site_setups;
+mod sites;
 mod soak;
 mod soak_tenants;
 mod status;
