@@ -9,8 +9,8 @@
 //! to devices or shares, the number of units that gpufrac itself wrote earlier.
 //! `gpu:0.25`, and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of its value, mean the same: Slurm has no parts
 //! of `gpu`.
-//! Names of GRES are case-sensitive in Slurm. `GPUFRAC:0.25` is refused with a hint; `GPU` and `Shard` fall under the
-//! same rules as `gpu` and `shard`, so that no spelling evades the rules. Every other item stays as it is.
+//! Names of GRES are case-sensitive in Slurm. `GPUFRAC:0.25` is refused with a hint; `GPU`, `Shard` and `MPS` fall
+//! under the same rules as `gpu`, `shard` and `mps`, so that no spelling evades the rules. Every other item stays as it is.
 
 use crate::mechanism::{Mechanism, UnknownMechanism};
 
@@ -109,6 +109,8 @@ fn item(text: &str) -> Result<Item<'_>, RequestError> {
         }
     } else if name.eq_ignore_ascii_case("shard") {
         Kind::Shard(value::count(&parts))
+    } else if name.eq_ignore_ascii_case("mps") {
+        Kind::Mps(value::count(&parts))
     } else if name == "none" && parts.is_empty() {
         Kind::None
     } else {

@@ -133,7 +133,7 @@ fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
         }
         Kind::Shard(count) => Some(counted("shard", count)),
         Kind::Gpu(count) => Some(counted("gpu", count)),
-        Kind::None | Kind::Other => None,
+        Kind::Mps(_) | Kind::None | Kind::Other => None,
     });
     known.collect()
 }

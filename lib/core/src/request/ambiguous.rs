@@ -69,10 +69,11 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
             Kind::Gpufrac { .. } => ("gpufrac", ""),
             Kind::Gpu(count) => ("gpu", count.type_name.unwrap_or("")),
             Kind::Shard(count) => ("shard", count.type_name.unwrap_or("")),
-            Kind::None | Kind::Other if names_fraction(body) => {
+            Kind::Mps(_) | Kind::None | Kind::Other if names_fraction(body) => {
                 return refused("there is no GRES of this name");
             }
-            Kind::None | Kind::Other => continue,
+            // GPUs of pools have no `mps`, so Slurm counts nothing of them for it.
+            Kind::Mps(_) | Kind::None | Kind::Other => continue,
         };
         let key = (name.to_owned(), type_name);
         if seen.contains(&key) {
@@ -112,7 +113,7 @@ pub fn refuse_misread(list: &str, form: GresForm) -> Result<(), RequestError> {
             Kind::Gpufrac { .. } => "gpufrac",
             Kind::Gpu(_) => "gpu",
             Kind::Shard(_) => "shard",
-            Kind::None | Kind::Other => continue,
+            Kind::Mps(_) | Kind::None | Kind::Other => continue,
         };
         let Some(body) = body else {
             return refused(match form {
@@ -294,6 +295,7 @@ mod tests {
             "gres:myshard:2",
             "license/mygres:1",
             "cpu:2,gres:bandwidth:lustre:4",
+            "gpu:1,mps:50,mps:50",
         ] {
             for form in BOTH {
                 assert_eq!(refuse_ambiguous(text, form), Ok(()), "{text}");

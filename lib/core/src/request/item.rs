@@ -57,6 +57,8 @@ pub enum Kind<'a> {
     },
     /// `shard`, Slurm's own share of a GPU.
     Shard(Count<'a>),
+    /// `mps`, Slurm's own percentage of a GPU.
+    Mps(Count<'a>),
     /// `gpu`, whole devices.
     Gpu(Count<'a>),
     /// `none`: no GRES.

@@ -135,6 +135,14 @@ fn counts_as_slurm_reads_them() {
     assert_eq!(one("gpu:0.5:1"), Kind::Gpu(count(Some("0.5"), Some(1))));
     assert_eq!(one("gpu:t4:0.5"), Kind::Gpu(count(Some("t4"), None)));
     assert_eq!(one("gpu:mps:1"), Kind::Gpu(count(Some("mps"), Some(1))));
+    for (text, expected) in [
+        ("mps", count(None, Some(1))),
+        ("gres/mps=50", count(None, Some(50))),
+        ("gres:mps:h100:50", count(Some("h100"), Some(50))),
+        ("MPS:0", count(None, Some(0))),
+    ] {
+        assert_eq!(one(text), Kind::Mps(expected), "{text}");
+    }
 }
 
 #[test]
@@ -299,6 +307,7 @@ pub(crate) fn near() -> impl Strategy<Value = String> {
         Just("gpu".to_owned()),
         Just("shard".to_owned()),
         Just("mig".to_owned()),
+        Just("mps".to_owned()),
         Just("whole".to_owned()),
         Just("half".to_owned()),
         Just("tmpdisk".to_owned()),

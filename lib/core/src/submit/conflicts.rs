@@ -13,7 +13,7 @@ use crate::request::{self, Item, Kind};
 pub(super) struct Elsewhere {
     /// The option that asks for a GPU.
     pub(super) gpu: Option<&'static str>,
-    /// `gpu` or `shard`, if one that may be of a pool is asked for.
+    /// `gpu`, `shard` or `mps`, if one that may be of a pool is asked for.
     pub(super) raw: Option<&'static str>,
     /// Whether one of the items names a GPU, even `gpu:0`.
     pub(super) any: bool,
@@ -39,6 +39,7 @@ pub(super) fn elsewhere<'i, 't: 'i>(
             Kind::Gpufrac { .. } => return Err(Refusal::NotPerNode { option }),
             Kind::Gpu(count) => ("gpu", count),
             Kind::Shard(count) => ("shard", count),
+            Kind::Mps(count) => ("mps", count),
             Kind::None | Kind::Other => continue,
         };
         found.any = true;
@@ -104,7 +105,7 @@ pub(super) fn refuse_shares_of_own_nodes(request: &JobRequest<'_>) -> Result<(),
     Ok(())
 }
 
-/// Refuses `shard` and `gpu` where they may not be asked for directly.
+/// Refuses `shard`, `mps` and `gpu` where they may not be asked for directly.
 pub(super) fn refuse_raw(
     config: &Config,
     destination: &Destination<'_>,

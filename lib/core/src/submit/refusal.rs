@@ -77,9 +77,11 @@ pub enum Refusal {
         "gpufrac: a fraction and none cannot be in one request; leave none out, and write only --gres=gpufrac:0.25"
     )]
     WithNone,
-    /// A fraction and `shard` in one request.
-    #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:{amount}")]
-    WithShard {
+    /// A fraction and `shard` or `mps` in one request.
+    #[error("gpufrac: leave {name} out of the request; write only --gres=gpufrac:{amount}")]
+    WithShares {
+        /// `shard` or `mps`.
+        name: &'static str,
         /// The value of gpufrac as written.
         amount: String,
     },
@@ -313,14 +315,14 @@ pub enum Refusal {
         /// Whether the request names its partition.
         named: bool,
     },
-    /// `shard` or `gpu` in a partition with pools.
+    /// `shard`, `mps` or `gpu` in a partition with pools.
     #[error(
         "gpufrac: GPUs of partition {partition} are shared, and {name} cannot be asked for by itself{reason}; {}{}",
         ways(FractionOption::Gres, sizes, elsewhere),
         several(*gpus, sizes)
     )]
     Raw {
-        /// `shard` or `gpu`.
+        /// `shard`, `mps` or `gpu`.
         name: &'static str,
         /// The partition.
         partition: String,
@@ -353,7 +355,7 @@ pub enum Refusal {
         "gpufrac: {name} cannot be asked for in partitions with shared GPUs; write gpufrac:0.25, or, for a job of another partition, name this partition in the same request"
     )]
     RawUnknownPartition {
-        /// `shard` or `gpu`.
+        /// `shard`, `mps` or `gpu`.
         name: &'static str,
     },
 }
@@ -394,7 +396,7 @@ impl Refusal {
     }
 }
 
-/// The reasons why a request counts as one for `shard` or `gpu`.
+/// The reasons why a request counts as one for `shard`, `mps` or `gpu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawReason {
     /// The request names it.

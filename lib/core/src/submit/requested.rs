@@ -18,7 +18,7 @@ use crate::rounding::Demand;
 pub(super) enum RequestedGpus<'a> {
     /// A fraction of a GPU.
     Fraction(RequestedFraction<'a>),
-    /// `shard` or `gpu`.
+    /// `shard`, `mps` or `gpu`.
     Raw {
         name: &'static str,
         reason: RawReason,
@@ -137,19 +137,20 @@ pub(super) fn read<'a>(
 ) -> Result<RequestedGpus<'a>, Refusal> {
     let mut fractions = Vec::new();
     let (mut shards, mut gpus): (Vec<Count<'_>>, Vec<Count<'_>>) = (Vec::new(), Vec::new());
-    let mut none = false;
+    let (mut mps, mut none) = (false, false);
     for (position, item) in items.iter().enumerate() {
         match item.kind {
             Kind::Gpufrac { mechanism, amount } => fractions.push((position, mechanism, amount)),
             // A count of zero is no request.
             Kind::Shard(count) if count.count != Some(0) => shards.push(count),
             Kind::Gpu(count) if count.count != Some(0) => gpus.push(count),
-            Kind::None | Kind::Shard(_) | Kind::Gpu(_) => none = true,
+            Kind::Mps(count) if count.count != Some(0) => mps = true,
+            Kind::None | Kind::Shard(_) | Kind::Mps(_) | Kind::Gpu(_) => none = true,
             Kind::Other => {}
         }
     }
     let (position, mechanism, amount) = match fractions.as_slice() {
-        [] => return Ok(raw_or_nothing(&shards, &gpus, none, config)),
+        [] => return Ok(raw_or_nothing(&shards, mps, &gpus, none, config)),
         [one] => *one,
         [_, _, ..] => return Err(Refusal::TwoFractions),
     };
@@ -169,6 +170,12 @@ pub(super) fn read<'a>(
         }))
     };
     let written = || written(amount, text);
+    if mps {
+        return Err(Refusal::WithShares {
+            name: "mps",
+            amount: written(),
+        });
+    }
     let pair = |units| mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
     match amount {
         // One unit is written like a whole GPU: `gpufrac:1`.
@@ -203,7 +210,10 @@ pub(super) fn read<'a>(
             }
         }
         _ if !gpus.is_empty() => Err(Refusal::WithGpu { amount: written() }),
-        _ if !shards.is_empty() => Err(Refusal::WithShard { amount: written() }),
+        _ if !shards.is_empty() => Err(Refusal::WithShares {
+            name: "shard",
+            amount: written(),
+        }),
         Amount::Fraction(fraction) => requested(Demand::Fraction(fraction)),
         Amount::Memory(memory) => requested(Demand::Memory(memory)),
     }
@@ -265,6 +275,7 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
 
 fn raw_or_nothing(
     shards: &[Count<'_>],
+    mps: bool,
     gpus: &[Count<'_>],
     none: bool,
     config: &Config,
@@ -281,9 +292,9 @@ fn raw_or_nothing(
             gpus: gpu.count.unwrap_or(1),
         };
     }
-    if !shards.is_empty() {
+    if mps || !shards.is_empty() {
         return RequestedGpus::Raw {
-            name: "shard",
+            name: if mps { "mps" } else { "shard" },
             reason: RawReason::Plain,
             gpus: 1,
         };

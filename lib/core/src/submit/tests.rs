@@ -756,6 +756,13 @@ fn raw_requests_in_partitions_with_pools() {
         "gpu:whole:1",
         "SHARD:5",
         "gpu:1/4",
+        "mps",
+        "gres:mps:50",
+        "gres/mps:50",
+        "gres/mps=50",
+        "mps:h100:50",
+        "MPS:50",
+        "tmpdisk:1,mps:50",
     ] {
         let message = refusal("gpu", tres);
         assert!(
@@ -789,6 +796,18 @@ fn raw_requests_in_partitions_with_pools() {
             tres_per_task: Some("cpu=2,gres/shard=5"),
             ..job("gpu", "")
         },
+        JobRequest {
+            tres_per_job: Some("gres/mps=50"),
+            ..job("gpu", "")
+        },
+        JobRequest {
+            tres_per_socket: Some("gres:mps:50"),
+            ..job("gpu", "tmpdisk:1")
+        },
+        JobRequest {
+            tres_per_task: Some("cpu=2,gres/mps=5"),
+            ..job("gpu", "")
+        },
     ] {
         assert!(refused(&options, Occasion::Submit).contains("cannot be asked for by itself"));
     }
@@ -800,6 +819,32 @@ fn raw_requests_in_partitions_with_pools() {
         );
     }
     untouched(&job("raw", "gpufrac:25,shard:50"), Occasion::Submit);
+}
+
+#[test]
+fn mps_of_slurm_is_not_the_mechanism_of_this_name() {
+    let message = refusal("gpu", "gres/mps:50");
+    assert!(
+        message.contains("mps cannot be asked for by itself; write --gres=gpufrac:0.125 or "),
+        "{message}"
+    );
+    for (tres, amount) in [
+        ("gpufrac:0.25,mps:50", "0.25"),
+        ("gres:mps:h100:50,gres:gpufrac:10G", "10G"),
+        ("gpufrac:25,shard:25,mps", "0.25"),
+    ] {
+        assert_eq!(
+            refusal("gpu", tres),
+            format!("gpufrac: leave mps out of the request; write only --gres=gpufrac:{amount}")
+        );
+    }
+    // Nothing is asked for.
+    untouched(&job("gpu", "mps:0"), Occasion::Submit);
+    assert_eq!(submit("gpu", "gpufrac:0.25,gres/mps:0").1, 25);
+    // The mechanism, and Types.
+    assert!(refusal("gpu", "gpufrac:mps:0.25").contains("has no fractions by mps"));
+    assert!(refusal("gpu", "shard:mps:25").contains("shard cannot be asked for by itself"));
+    untouched(&job("gpu", "gpu:mps:1"), Occasion::Submit);
 }
 
 #[test]

@@ -52,6 +52,10 @@ const WRONG: &[(&str, &str)] = &[
     ),
     ("--gres=gpu:1g.10gb:1", "write --gres=gpufrac:0.125 or"),
     ("--gres=shard:25", "write --gres=gpufrac:0.125 or"),
+    (
+        "--gres=gpufrac:0.25,mps:50",
+        "write only --gres=gpufrac:0.25",
+    ),
     ("--gres=gpufrac:1", "write --gres=gpufrac:0.125 or"),
     // Together with other options. The message about rounding is not printed for a refused job.
     ("--gres=gpufrac:0.33 -G 2", "cannot be combined with --gpus"),
@@ -177,6 +181,40 @@ fn common_wrong_requests_are_answered_once_with_the_right_one() -> Result<(), La
         .args(["-n1", "--gres=gpufrac:0.5", "sh", "-c", script])
         .run()?;
     super::expect_refusal(&step, "write gpufrac:0.25");
+    lab.command("scancel").args(["-p", "gpu"]).stdout()?;
+    lab.expect_nothing_left()
+}
+
+/// A cluster where other nodes share their GPUs by Slurm's own `mps`, so that Slurm takes the name.
+#[test]
+fn mps_of_slurm_is_refused_in_a_partition_with_pools() -> Result<(), LabError> {
+    let pools = format!("{POOLS}[partition.raw]\nallow_raw = true\n").replace("gppu", "raw");
+    let lab = Lab::builder()
+        .pools(&pools)
+        .partition("raw", "")
+        .slurm_conf_extra("GresTypes=gpu,shard,gpufrac,mps\n")
+        .start()?;
+    let run = |command, options: &[&str]| {
+        let command = lab.command(command).user(&lab.users()[0]);
+        command.args(options).run()
+    };
+    let words = "mps cannot be asked for by itself; write --gres=gpufrac:0.125 or";
+    for gres in ["mps", "mps:50", "mps:h100:50"] {
+        let gres = format!("--gres={gres}");
+        super::expect_refusal(&run("sbatch", &["--wrap=true", &gres])?, words);
+        super::expect_refusal(&run("salloc", &["-n1", &gres, "true"])?, words);
+        super::expect_refusal(&run("srun", &["-n1", &gres, "true"])?, words);
+        // Left to Slurm, which has no such node.
+        let raw = run("srun", &["-p", "raw", "-n1", &gres, "true"])?;
+        assert!(!raw.status.success() && said(&raw) == 0, "{raw:?}");
+    }
+    let both = run("sbatch", &["--wrap=true", "--gres=gpufrac:0.25,mps:50"])?;
+    super::expect_refusal(&both, "leave mps out of the request");
+    // An update.
+    let held = run("sbatch", &["--hold", "--parsable", "--wrap=true"])?;
+    let job = format!("JobId={}", held.success()?.stdout.trim());
+    let update = run("scontrol", &["update", &job, "Gres=mps:50"])?;
+    assert!(!update.status.success(), "{update:?}");
     lab.command("scancel").args(["-p", "gpu"]).stdout()?;
     lab.expect_nothing_left()
 }
