@@ -12,7 +12,7 @@ use std::str::FromStr;
 const DEFAULT: &str = "gpufrac";
 
 /// Names that mean something else to Slurm, to gpufrac or in a list of GRES.
-const TAKEN: [&str; 12] = [
+const TAKEN: [&str; 13] = [
     "gpu",
     "shard",
     "mps",
@@ -23,6 +23,7 @@ const TAKEN: [&str; 12] = [
     "mig",
     "timeslice",
     "hami",
+    "percent",
     "no_consume",
     "license",
 ];

@@ -3,9 +3,9 @@
 //! ```text
 //! list     = item { "," item }
 //! item     = [ "gres:" | "gres/" ] name { (":" | "=") word }
-//! gpufrac  = [ mechanism ":" ] ( decimal | memory | integer )
+//! gpufrac  = [ mechanism ":" ] ( decimal | memory | integer ) | "percent" ":" integer
 //! ```
-//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`. An integer above one is a number of whole GPUs, or, next
+//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`, `gpufrac:percent:25`. An integer above one is a number of whole GPUs, or, next
 //! to devices or shares, the number of units that gpufrac itself wrote earlier.
 //! `gpu:0.25`, and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of its value, mean the same: Slurm has no parts
 //! of `gpu`.
@@ -31,6 +31,9 @@ pub use misspelt::refuse_misspelt;
 
 /// The GRES that users ask for.
 const NAME: &str = "gpufrac";
+
+/// The unit of an amount for programs that pass on GRES only as `name:type:integer`.
+const PERCENT: &str = "percent";
 
 /// Whether a tres string names a fraction, well-formed or not. A quick test: gpufrac ignores all other texts.
 #[must_use]
@@ -157,7 +160,18 @@ fn gpufrac<'a>(text: &str, name: &str, parts: &[&str]) -> Result<Kind<'a>, Reque
     if name != NAME {
         return Err(RequestError::Case { item });
     }
+    if let Some(error) = misspelt::percent(text, parts) {
+        return Err(error);
+    }
     let (mechanism, amount) = match parts {
+        [PERCENT, number] => {
+            let amount = value::percent(number, item)?;
+            return Ok(Kind::Gpufrac {
+                mechanism: None,
+                amount,
+            });
+        }
+        [PERCENT] => return Err(RequestError::Missing { item }),
         [] => return Err(RequestError::Missing { item }),
         [amount] => (None, *amount),
         [mechanism, amount] => (Some(*mechanism), *amount),

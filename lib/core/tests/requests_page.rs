@@ -1,16 +1,18 @@
-//! The tables of docs/user/requests.md, row by row: a user's text, and its result with the sample configuration.
+//! The tables of docs/user/requests.md, row by row: a user's text, and its result with the sample configuration. The
+//! table of submitters in docs/admin/neighbours.md: what their tools give to sbatch is a quarter of a GPU.
 
 use gpufrac_core::config::Config;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 
 const PAGE: &str = include_str!("../../../docs/user/requests.md");
+const NEIGHBOURS: &str = include_str!("../../../docs/admin/neighbours.md");
 const SAMPLE: &str = include_str!("../../../etc/gpufrac.toml");
 
 /// The cells of the table under a heading, without the header row.
-fn table(heading: &str) -> Vec<Vec<String>> {
-    let (_, after) = PAGE
-        .split_once(&format!("\n### {heading}\n"))
-        .unwrap_or_else(|| panic!("docs/user/requests.md has no heading {heading:?}"));
+fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, after) = page
+        .split_once(&format!("\n{heading}\n"))
+        .unwrap_or_else(|| panic!("the page has no heading {heading:?}"));
     let rows = after.lines().skip_while(|line| !line.starts_with('|'));
     let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
     let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
@@ -45,7 +47,7 @@ fn outcome(option: &str) -> Result<(String, String), String> {
 
 #[test]
 fn requests_become_the_counts_in_the_manual() {
-    let rows = table("What you write");
+    let rows = table(PAGE, "### What you write");
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {
         let [gres, counted, said] = row.as_slice() else {
@@ -57,12 +59,27 @@ fn requests_become_the_counts_in_the_manual() {
 
 #[test]
 fn refusals_are_worded_as_the_page_says() {
-    let rows = table("What is refused");
+    let rows = table(PAGE, "### What is refused");
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {
         let [gres, said] = row.as_slice() else {
             panic!("{row:?}");
         };
         assert_eq!(outcome(gres), Err(said.clone()), "{gres}");
+    }
+}
+
+#[test]
+fn submitters_get_a_quarter_as_the_page_says() {
+    let rows = table(NEIGHBOURS, "## Submitting with other tools");
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let [tool, written, option, _] = row.as_slice() else {
+            panic!("{row:?}");
+        };
+        let (_, gres) = option.split_once('=').expect("an option");
+        assert!(written.contains(gres), "{tool}");
+        let quarter = ("gpufrac:25,shard:25".to_owned(), String::new());
+        assert_eq!(outcome(option), Ok(quarter), "{tool}");
     }
 }

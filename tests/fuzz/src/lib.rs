@@ -40,6 +40,7 @@ pub const TARGETS: [Target; 8] = [
             "whole",
             "mig",
             "mps",
+            "percent",
             "half",
             "4294967296",
             "\n",

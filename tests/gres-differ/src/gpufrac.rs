@@ -127,7 +127,7 @@ fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
             let units = match amount {
                 Amount::Integer(units) => Some(units),
                 Amount::Fraction(Fraction::ONE) => Some(1),
-                Amount::Fraction(_) | Amount::Memory(_) => None,
+                Amount::Fraction(_) | Amount::Percent(_) | Amount::Memory(_) => None,
             };
             Some(("gpufrac", Vec::new(), units))
         }

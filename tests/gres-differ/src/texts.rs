@@ -148,7 +148,7 @@ const NAMES: [&str; 22] = [
     "none", "mps", "",
 ];
 
-const TYPES: [&str; 20] = [
+const TYPES: [&str; 21] = [
     "half",
     "half",
     "whole",
@@ -160,6 +160,7 @@ const TYPES: [&str; 20] = [
     "gpufrac",
     "shard",
     "mig",
+    "percent",
     "k",
     "M",
     "kib",
@@ -318,7 +319,16 @@ impl Writer {
     fn valid(&mut self) -> String {
         let mark = self.mark;
         let units = self.pick(&["1", "12", "13", "25", "25", "50", "50"]);
-        let size = self.pick(&["0.25", "0.5", "1", "10G", "mig:0.25", "mps:0.2", ".125"]);
+        let size = self.pick(&[
+            "0.25",
+            "0.5",
+            "1",
+            "10G",
+            "mig:0.25",
+            "mps:0.2",
+            ".125",
+            "percent:25",
+        ]);
         let name = self.type_name();
         let text = match self.dice.below(8) {
             0 | 1 => format!("{mark}gpufrac:{size}"),

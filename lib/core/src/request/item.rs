@@ -28,6 +28,8 @@ impl GresForm {
 pub enum Amount {
     /// A part of a GPU.
     Fraction(Fraction),
+    /// A part of a GPU, as a whole number behind `percent`.
+    Percent(Fraction),
     /// At least this much memory.
     Memory(MemoryMib),
     /// An integer above one: whole GPUs, or units, which gpufrac wrote earlier.

@@ -5,7 +5,7 @@
 
 use super::error::RequestError;
 use super::value::{self, is_decimal};
-use super::{NAME, part_of_gpu, quoted, without_prefix};
+use super::{NAME, PERCENT, part_of_gpu, quoted, without_prefix};
 use crate::fraction::Fraction;
 use crate::mechanism::Mechanism;
 
@@ -36,17 +36,23 @@ fn decimal_comma(text: &str, next: &str) -> Option<RequestError> {
     let (whole, words) = words.split_last()?;
     let known = |word: &&str| {
         let lower = word.to_ascii_lowercase();
-        lower == NAME || lower.parse::<Mechanism>().is_ok()
+        [NAME, PERCENT].contains(&lower.as_str()) || lower.parse::<Mechanism>().is_ok()
     };
     let numbers = is_digits(whole) && is_digits(decimals) && !decimals.is_empty();
     if !of_gpus || !numbers || !words.iter().all(known) {
         return None;
     }
     let mechanism = words.iter().find_map(|word| mechanism(word));
+    let mut number = format!("{whole}.{decimals}");
+    if words.iter().any(|word| word.eq_ignore_ascii_case(PERCENT)) {
+        // No percentage has the text `0`, which is no fraction either.
+        number = value::other_notation(&format!("{number}%"))
+            .map_or_else(|| "0".to_owned(), |part| part.to_string());
+    }
     Some(RequestError::Instead {
         item: quoted(&format!("{text},{decimals}")),
         why: "a fraction has a point, and a comma begins another GRES",
-        write: fraction(mechanism, &format!("{whole}.{decimals}")),
+        write: fraction(mechanism, &number),
     })
 }
 
@@ -96,6 +102,34 @@ fn fraction(mechanism: Option<Mechanism>, amount: &str) -> String {
     match Fraction::parse_decimal(amount) {
         Ok(fraction) => format!("{NAME}:{by}{fraction}"),
         Err(_) => format!("for example {NAME}:{by}0.25 (at most 1)"),
+    }
+}
+
+/// The mistake in an item with a misplaced `percent`: with a mechanism, behind the number, or in capital letters.
+pub(super) fn percent(text: &str, parts: &[&str]) -> Option<RequestError> {
+    let is_unit = |word: &&str| word.eq_ignore_ascii_case(PERCENT);
+    let instead = |why, write| {
+        Some(RequestError::Instead {
+            item: quoted(text),
+            why,
+            write,
+        })
+    };
+    match parts {
+        [first, amount] if is_unit(first) && *first != PERCENT => instead(
+            "percent is in small letters",
+            format!("{NAME}:{PERCENT}:{amount}"),
+        ),
+        [amount, last] if is_unit(last) && is_digits(amount) => {
+            instead("percent comes first", format!("{NAME}:{PERCENT}:{amount}"))
+        }
+        [first, second, amount] if is_unit(first) || is_unit(second) => {
+            let known = mechanism(first).or_else(|| mechanism(second))?;
+            let part = value::other_notation(&format!("{amount}%"));
+            let part = part.map_or_else(|| "0".to_owned(), |part| part.to_string());
+            instead("percent takes no mechanism", fraction(Some(known), &part))
+        }
+        _ => None,
     }
 }
 
@@ -162,6 +196,14 @@ mod tests {
             (
                 "gpufrac:1,5",
                 "\"gpufrac:1,5\": a fraction has a point, and a comma begins another GRES; write for example gpufrac:0.25 (at most 1)",
+            ),
+            (
+                "gpufrac:percent:12,5",
+                "\"gpufrac:percent:12,5\": a fraction has a point, and a comma begins another GRES; write gpufrac:0.125",
+            ),
+            (
+                "gpufrac:percent:112,5",
+                "\"gpufrac:percent:112,5\": a fraction has a point, and a comma begins another GRES; write for example gpufrac:0.25 (at most 1)",
             ),
             (
                 "gpu:gpufrac:0,25",

@@ -62,6 +62,28 @@ fn every_way_to_write_a_quarter() {
 }
 
 #[test]
+fn a_whole_number_of_percent() {
+    for (text, part) in [
+        ("gpufrac:percent:25", "1/4"),
+        ("gres/gpufrac:percent=1", "1/100"),
+        ("gres:gpufrac:percent:100", "1"),
+        ("gres:gpu:gpufrac:percent:025", "1/4"),
+    ] {
+        let expected = Kind::Gpufrac {
+            mechanism: None,
+            amount: Amount::Percent(Fraction::parse(part).unwrap()),
+        };
+        assert_eq!(one(text), expected, "{text}");
+    }
+    // A Type of devices.
+    let count = Count {
+        type_name: Some("percent"),
+        count: Some(25),
+    };
+    assert_eq!(one("gpu:percent:25"), Kind::Gpu(count));
+}
+
+#[test]
 fn memory_is_binary() {
     for (text, mib) in [
         ("10G", 10 * 1024),
@@ -275,6 +297,46 @@ fn refusals_say_what_to_write() {
             "\"gpufrac::0.25\": a word is missing between the colons; write gpufrac:0.25",
         ),
         (
+            "gpufrac:percent",
+            "\"gpufrac:percent\" does not say how much; write gpufrac:0.25",
+        ),
+        (
+            "gpufrac:percent:0",
+            "\"gpufrac:percent:0\": zero is not a fraction of a GPU; write for example gpufrac:0.25",
+        ),
+        (
+            "gpufrac:percent:101",
+            "\"gpufrac:percent:101\": a fraction is at most 1 GPU; write for example gpufrac:0.25",
+        ),
+        (
+            "gpufrac:percent:99999999999999999999",
+            "\"gpufrac:percent:99999999999999999999\": a fraction is at most 1 GPU; write for example gpufrac:0.25",
+        ),
+        (
+            "gpufrac:percent:0.25",
+            "\"gpufrac:percent:0.25\": percent takes a whole number from 1 to 100; write for example gpufrac:percent:25 or gpufrac:0.25",
+        ),
+        (
+            "gpufrac:mig:percent:25",
+            "\"gpufrac:mig:percent:25\": percent takes no mechanism; write gpufrac:mig:0.25",
+        ),
+        (
+            "gpufrac:percent:mps:200",
+            "\"gpufrac:percent:mps:200\": percent takes no mechanism; write for example gpufrac:mps:0.25 (at most 1)",
+        ),
+        (
+            "gpufrac:Percent:25",
+            "\"gpufrac:Percent:25\": percent is in small letters; write gpufrac:percent:25",
+        ),
+        (
+            "gpufrac:25:percent",
+            "\"gpufrac:25:percent\": percent comes first; write gpufrac:percent:25",
+        ),
+        (
+            "gpufrac:percent:25:1",
+            "\"gpufrac:percent:25:1\" has too many parts; write gpufrac:0.25 or gpufrac:mig:0.25",
+        ),
+        (
             "gpufrac:mig:0.25:1",
             "\"gpufrac:mig:0.25:1\" has too many parts; write gpufrac:0.25 or gpufrac:mig:0.25",
         ),
@@ -308,6 +370,7 @@ pub(crate) fn near() -> impl Strategy<Value = String> {
         Just("shard".to_owned()),
         Just("mig".to_owned()),
         Just("mps".to_owned()),
+        Just("percent".to_owned()),
         Just("whole".to_owned()),
         Just("half".to_owned()),
         Just("tmpdisk".to_owned()),

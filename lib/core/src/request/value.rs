@@ -31,6 +31,26 @@ pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
     }
 }
 
+/// Reads the text behind `gpufrac:percent:`; `item` is for the message.
+pub(super) fn percent(text: &str, item: String) -> Result<Amount, RequestError> {
+    if text.is_empty() {
+        return Err(RequestError::Missing { item });
+    }
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(RequestError::Instead {
+            item,
+            why: "percent takes a whole number from 1 to 100",
+            write: "for example gpufrac:percent:25 or gpufrac:0.25".to_owned(),
+        });
+    }
+    // A number that does not fit into u32 is more than 100 as well.
+    let number = text.parse().unwrap_or(u32::MAX);
+    match Fraction::new(number, 100) {
+        Ok(fraction) => Ok(Amount::Percent(fraction)),
+        Err(source) => Err(RequestError::Fraction { item, source }),
+    }
+}
+
 /// Whether this is a number with a decimal point, which no count of Slurm has.
 pub(super) fn is_decimal(text: &str) -> bool {
     text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
@@ -42,7 +62,7 @@ pub(super) fn is_memory(text: &str) -> bool {
 }
 
 /// The fraction of `1/4` and `25%`, which the grammar does not allow but which have a clear meaning.
-fn other_notation(text: &str) -> Option<Fraction> {
+pub(super) fn other_notation(text: &str) -> Option<Fraction> {
     if text.contains('/') {
         return Fraction::parse(text).ok();
     }

@@ -166,7 +166,7 @@ pub(super) fn read<'a>(
             mechanism,
             demand,
             type_name: counts.find_map(|count| count.type_name).map(str::to_owned),
-            text: last_part(text).to_owned(),
+            text: value_of(amount, text),
         }))
     };
     let written = || written(amount, text);
@@ -214,7 +214,9 @@ pub(super) fn read<'a>(
             name: "shard",
             amount: written(),
         }),
-        Amount::Fraction(fraction) => requested(Demand::Fraction(fraction)),
+        Amount::Fraction(fraction) | Amount::Percent(fraction) => {
+            requested(Demand::Fraction(fraction))
+        }
         Amount::Memory(memory) => requested(Demand::Memory(memory)),
     }
 }
@@ -225,7 +227,10 @@ fn written(amount: Amount, text: &str) -> String {
         Amount::Integer(units) if units > MAX_GPUS.into() => percent(units),
         _ => None,
     };
-    units.map_or_else(|| request::quoted(last_part(text)), |it| it.to_string())
+    units.map_or_else(
+        || request::quoted(&value_of(amount, text)),
+        |it| it.to_string(),
+    )
 }
 
 /// Whether one of the pools has a size for a fraction.
@@ -237,6 +242,14 @@ fn is_given(fraction: Fraction, pools: &[&Pool]) -> bool {
 /// The fraction of a percentage.
 fn percent(number: u64) -> Option<Fraction> {
     Fraction::new(u32::try_from(number).ok()?, 100).ok()
+}
+
+/// The amount as the user wrote it; a percentage as the fraction.
+fn value_of(amount: Amount, text: &str) -> String {
+    match amount {
+        Amount::Percent(fraction) => fraction.to_string(),
+        _ => last_part(text).to_owned(),
+    }
 }
 
 fn last_part(text: &str) -> &str {

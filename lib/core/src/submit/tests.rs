@@ -143,6 +143,12 @@ fn fractions_become_counts() {
         ("gpufrac:mig:0.25", "gres/gpufrac:25,gres/shard:25", 25),
         ("gres/gpu:gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
         ("gres:gpu:0.25", "gres/gpufrac:25,gres/shard:25", 25),
+        ("gpufrac:percent:25", "gres/gpufrac:25,gres/shard:25", 25),
+        (
+            "gres:gpu:gpufrac:percent:50,x=1",
+            "gres/gpufrac:50,gres/shard:50,x=1",
+            50,
+        ),
         ("gpu:mig:.5", "gres/gpufrac:50,gres/shard:50", 50),
         (
             "gres:tmpdisk:10,gres:gpufrac:0.5,gres:x=1",
@@ -822,6 +828,38 @@ fn raw_requests_in_partitions_with_pools() {
 }
 
 #[test]
+fn a_percentage_is_the_fraction() {
+    let whole = submit("full", "gpufrac:percent:100");
+    assert_eq!(whole, submit("full", "gpufrac:1"));
+    assert_eq!(
+        submit("gpu", "gpufrac:percent:20").2,
+        "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)"
+    );
+    // Messages have the fraction, because a bare number would be one of GPUs.
+    for (percentage, fraction) in [
+        ("gpufrac:percent:75", "gpufrac:0.75"),
+        ("gpufrac:percent:100", "gpufrac:1.0"),
+        ("gpufrac:percent:25,shard:25", "gpufrac:0.25,shard:25"),
+        ("gpufrac:percent:25,gpu:1", "gpufrac:0.25,gpu:1"),
+        ("gpufrac:percent:25,mps:50", "gpufrac:0.25,mps:50"),
+        (
+            "gpufrac:percent:25,gpufrac:0.25",
+            "gpufrac:0.25,gpufrac:0.25",
+        ),
+    ] {
+        assert_eq!(refusal("gpu", percentage), refusal("gpu", fraction));
+    }
+    let with_gpus = |tres| {
+        let request = JobRequest {
+            tres_per_job: Some("gres/gpu:1"),
+            ..job("gpu", tres)
+        };
+        refused(&request, Occasion::Submit)
+    };
+    assert_eq!(with_gpus("gpufrac:percent:25"), with_gpus("gpufrac:0.25"));
+}
+
+#[test]
 fn mps_of_slurm_is_not_the_mechanism_of_this_name() {
     let message = refusal("gpu", "gres/mps:50");
     assert!(
@@ -1134,6 +1172,7 @@ fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, 
     let item = prop_oneof![
         3 => (1_u32..=1000).prop_map(|n| format!("gpufrac:{}", Fraction::new(n, 1000).unwrap())),
         1 => (1_u32..90).prop_map(|n| format!("gpufrac:{n}G")),
+        1 => (0_u32..=110).prop_map(|n| format!("gpufrac:percent:{n}")),
         1 => (1_u32..=100).prop_map(|n| format!("gres/gpufrac:{n},gres/shard:{n}")),
         1 => (1_u32..=20).prop_map(|n| format!("gpufrac:{n}")),
         1 => (1_u32..=20, 1_u32..=20).prop_map(|(n, m)| format!("gres/gpu:whole:{n},gres/gpufrac:{m}00")),
@@ -1223,7 +1262,7 @@ proptest! {
             _ => None,
         });
         match asked {
-            Some(Amount::Fraction(fraction)) => prop_assert!(all(&|size| size.fraction.covers(fraction))),
+            Some(Amount::Fraction(fraction) | Amount::Percent(fraction)) => prop_assert!(all(&|size| size.fraction.covers(fraction))),
             Some(Amount::Memory(memory)) => prop_assert!(all(&|size| size.memory >= memory)),
             // Units that gpufrac wrote earlier, or a number of GPUs.
             Some(Amount::Integer(number)) => {

@@ -696,7 +696,7 @@ proptest! {
                 let size = pool.layout.entry(entry.units.of_each_gpu()).unwrap();
                 match amount {
                     Amount::Fraction(Fraction::ONE) if text.contains("shard") => prop_assert_eq!(entry.units.0, 1),
-                    Amount::Fraction(fraction) => prop_assert!(size.fraction.covers(fraction)),
+                    Amount::Fraction(fraction) | Amount::Percent(fraction) => prop_assert!(size.fraction.covers(fraction)),
                     Amount::Memory(memory) => prop_assert!(size.memory >= memory),
                     Amount::Integer(number) => {
                         let units = u64::from(entry.units.0);

@@ -15,6 +15,12 @@ const WRONG: &[(&str, &str)] = &[
     ("--gpus=0,25", "write --gres=gpufrac:0.25"),
     ("--gres=gpufrac:25", "write --gres=gpufrac:0.25"),
     ("--gres=gpufrac:25%", "gpufrac:0.25"),
+    (
+        "--gres=gpufrac:percent:0.25",
+        "write for example gpufrac:percent:25",
+    ),
+    ("--gres=gpufrac:percent:12,5", "write gpufrac:0.125"),
+    ("--gres=gpufrac:mig:percent:25", "write gpufrac:mig:0.25"),
     ("--gres=gpufrac:1/4", "gpufrac:0.25"),
     ("--gres=gpufrac:-0.25", "write for example gpufrac:0.25"),
     ("--gres=gpufrac:+0.25", "write for example gpufrac:0.25"),
@@ -94,6 +100,8 @@ const RIGHT: &[(&str, &str)] = &[
     ("--gres=gpufrac:.25", "gpufrac:25,shard:25"),
     ("--gres=gpufrac=0.25", "gpufrac:25,shard:25"),
     ("--gres=gpufrac:10Gi", "gpufrac:25,shard:25"),
+    ("--gres=gpufrac:percent:25", "gpufrac:25,shard:25"),
+    ("--gpus-per-node=gpufrac:percent:25", "gpufrac:25,shard:25"),
     (
         "--gres=gpufrac:0.25 --exclusive=user",
         "gpufrac:25,shard:25",

@@ -27,7 +27,8 @@ fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result
         &format!(
             "srun -n1 sh -c '{see}'\nsrun -n1 --gres=gpufrac:0.125 sh -c '{see}'\n\
              srun -n1 --overlap sh -c '{see}'\nsrun -n1 --gres=none sh -c '{see}'\n\
-             srun -n1 --gres=gpufrac:0.2 sh -c '{see}'\n"
+             srun -n1 --gres=gpufrac:0.2 sh -c '{see}'\n\
+             srun -n1 --gres=gpufrac:percent:25 sh -c '{see}'\n"
         ),
     )?;
     let steps: Vec<&str> = output
@@ -42,6 +43,7 @@ fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result
         on_slice(13),
         on_slice(50),
         "F= S=".into(),
+        on_slice(25),
         on_slice(25),
     ];
     assert_eq!(steps, expected, "{output}");
