@@ -159,11 +159,11 @@ fn running(only: Option<&str>) -> Result<Running, AskError> {
     let (config, nodes, partitions) = std::thread::scope(|scope| {
         let nodes = scope.spawn(move || match only {
             Some(node) => scontrol(&["-o", "show", "node", node]),
-            None => scontrol(&["-o", "show", "node"]),
+            None => scontrol(&["-a", "-o", "show", "node"]),
         });
         let partitions = scope.spawn(move || match only {
             Some(_) => Ok(String::new()),
-            None => scontrol(&["-o", "show", "partition"]),
+            None => scontrol(&["-a", "-o", "show", "partition"]),
         });
         let config = scontrol(&["show", "config"]);
         (config, joined(nodes), joined(partitions))

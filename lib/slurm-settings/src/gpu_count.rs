@@ -85,7 +85,7 @@ pub(super) fn of_all(settings: &Settings, config: &Config, node: &str) -> GpuCou
 
 fn of_whole(sources: &Sources<'_>) -> GpuCount {
     let facts = sources.facts();
-    let (Some(first), instances) = (facts.first(), sources.instances()) else {
+    let Some(first) = facts.first() else {
         let assumed = sources.host.map(HostGpus::count);
         let unknown = GpuCount::Unknown {
             instances: sources.instances(),
@@ -94,8 +94,6 @@ fn of_whole(sources: &Sources<'_>) -> GpuCount {
     };
     match facts.iter().find(|fact| fact.count != first.count) {
         Some(other) => GpuCount::Differs([first.clone(), other.clone()]),
-        // Plain GPUs beside instances are not all of them, unless NVML counts.
-        None if !instances.is_empty() && !sources.is_host => GpuCount::Unknown { instances },
         None => GpuCount::Known(first.count),
     }
 }
@@ -203,28 +201,146 @@ impl Sources<'_> {
                 source: lines.place.as_ref()?.to_string(),
             })
         });
-        let plain = |counts: &Counts| {
-            let plain = counts.iter().filter(|((name, type_name), _)| {
-                name == "gpu" && MigType::of(type_name).is_none() && !is_own_type(type_name)
-            });
-            plain.map(|(_, count)| *count).sum::<u64>()
-        };
-        let texts = self.texts.iter().map(|(source, counts)| Fact {
-            count: u32::try_from(plain(counts)).unwrap_or(u32::MAX),
-            source: source.clone(),
+        // Plain GPUs beside instances are not all of them.
+        let texts = self
+            .texts
+            .iter()
+            .filter(|(_, counts)| self.instances_in(counts).is_empty());
+        let texts = texts.map(|(source, counts)| {
+            let plain = counts.iter();
+            let plain = plain.filter(|((name, own), _)| name == "gpu" && !is_own_type(own));
+            let count: u64 = plain.map(|(_, count)| *count).sum();
+            Fact {
+                count: u32::try_from(count).unwrap_or(u32::MAX),
+                source: source.clone(),
+            }
         });
         let all = nvml.into_iter().chain(files).chain(texts);
         all.filter(|fact| fact.count > 0).collect()
     }
 
-    /// The MIG instances among the counts, as in `Gres=`.
+    /// The MIG instances that Slurm counts, as in `Gres=`.
     fn instances(&self) -> String {
-        let keys = self.texts.iter().flat_map(|(_, counts)| counts);
-        let instances =
-            keys.filter(|((name, type_name), _)| name == "gpu" && MigType::of(type_name).is_some());
-        let texts: BTreeSet<String> = instances
-            .map(|((_, type_name), count)| format!("gpu:{type_name}:{count}"))
-            .collect();
-        texts.into_iter().collect::<Vec<_>>().join(",")
+        let all = self
+            .texts
+            .iter()
+            .flat_map(|(_, counts)| self.instances_in(counts));
+        let all: BTreeSet<String> = all.collect();
+        all.into_iter().collect::<Vec<_>>().join(",")
+    }
+
+    /// The MIG instances among counts: by their Type, or by their files in gres.conf.
+    fn instances_in(&self, counts: &Counts) -> Vec<String> {
+        let of_files = |name: &str| {
+            let lines = self.lines.as_ref();
+            lines.is_some_and(|lines| lines.has_instances_of(name))
+        };
+        let instances = counts.iter().filter(|((name, type_name), _)| {
+            name == "gpu" && (MigType::of(type_name).is_some() || of_files(type_name))
+        });
+        let texts = instances.map(|((_, type_name), count)| match type_name.as_str() {
+            "" => format!("gpu:{count}"),
+            name => format!("gpu:{name}:{count}"),
+        });
+        texts.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use gpufrac_slurm_conf::Files;
+
+    use super::*;
+
+    const POOL: &str = "version = 1\n[pool.h]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"gn[01-02]\"\n";
+
+    fn count(gres: &str, gres_conf: &str, host: Option<usize>) -> GpuCount {
+        let read = |path: &Path| match path.to_str() {
+            Some("/slurm.conf") => Ok(format!("NodeName=gn[01-02] Gres={gres}\n")),
+            Some("/gres.conf") => Ok(gres_conf.to_owned()),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        let gpu = |minor| super::super::HostGpu {
+            minor,
+            product: "NVIDIA H100 80GB HBM3".to_owned(),
+        };
+        let settings = Settings {
+            files: Some(Files::read(Path::new("/slurm.conf"), &read, &|_| Vec::new()).unwrap()),
+            gpus: host.map(|count| HostGpus {
+                node: "gn01".to_owned(),
+                gpus: (0..).map(gpu).take(count).collect(),
+            }),
+            ..Settings::default()
+        };
+        let config = Config::parse(POOL, "gpufrac.toml").unwrap();
+        of(&settings, &config, "gn02")
+    }
+
+    #[test]
+    fn instances_shards_and_mps_count_no_gpus() {
+        let known = GpuCount::Known;
+        let unknown = |instances: &str| GpuCount::Unknown {
+            instances: instances.to_owned(),
+        };
+        for (gres, gres_conf, expected) in [
+            ("gpu:4", "", known(4)),
+            ("gpu:h100:3,gpu:1", "", known(4)),
+            ("gpu:2,shard:400", "", known(2)),
+            ("gpu:h100:2,mps:200", "", known(2)),
+            (
+                "gpu:h100:2(S:0-1),shard:h100:48",
+                "AutoDetect=nvml",
+                known(2),
+            ),
+            ("gpu:1g.10gb:7,gpu:h100:1", "", unknown("gpu:1g.10gb:7")),
+            // Instances without the name of one.
+            (
+                "gpu:small:7",
+                "Name=gpu Type=small File=/dev/nvidia-caps/nvidia-cap[21-27]",
+                unknown("gpu:small:7"),
+            ),
+            (
+                "gpu:7",
+                "Name=gpu File=/dev/nvidia-caps/nvidia-cap[21-27]",
+                unknown("gpu:7"),
+            ),
+            // Each instance is named with its GPU.
+            (
+                "gpu:h100:1,gpu:1g.10gb:2",
+                "Name=gpu Type=h100 File=/dev/nvidia1\nName=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21\nName=gpu Type=1g.10gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap30",
+                known(2),
+            ),
+            // Devices of gpufrac.
+            ("gpu:half:8,shard:half:400,gpufrac:400", "", known(4)),
+            (
+                "gpufrac:400",
+                "Name=gpu File=/dev/gpufrac/half[0-7]",
+                known(4),
+            ),
+        ] {
+            assert_eq!(count(gres, gres_conf, None), expected, "{gres}");
+        }
+    }
+
+    #[test]
+    fn facts_that_differ_are_both_told() {
+        let found = count("gpu:4", "Name=gpu File=/dev/nvidia[0-1]", None);
+        let GpuCount::Differs([one, other]) = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!((one.count, one.source.as_str()), (2, "/gres.conf:1"));
+        assert_eq!(
+            (other.count, other.source.as_str()),
+            (4, "/slurm.conf:1 Gres=gpu:4")
+        );
+    }
+
+    #[test]
+    fn nvml_holds_for_the_other_nodes_of_a_line_that_nothing_counts() {
+        let instances = "gpu:h100_1g.10gb:7";
+        assert_eq!(count(instances, "", Some(8)), GpuCount::Assumed(8));
+        assert_eq!(count("gpu:4", "", Some(8)), GpuCount::Known(4));
     }
 }

@@ -68,6 +68,15 @@ impl NodeLines {
         u32::try_from(gpus.len()).ok().filter(|count| *count > 0)
     }
 
+    /// Whether lines with this Type, empty for none, name MIG instances.
+    pub fn has_instances_of(&self, type_name: &str) -> bool {
+        let mut gpus = self.gpus.iter();
+        gpus.any(|gpu| {
+            gpu.type_name.as_deref().unwrap_or_default() == type_name
+                && gpu.file.contains(CAPABILITIES)
+        })
+    }
+
     pub fn of(file: &ConfFile, node: &str, fractions: &CountName) -> NodeLines {
         let mut found = NodeLines::default();
         let mut own_detect = false;

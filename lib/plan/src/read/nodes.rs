@@ -1,5 +1,6 @@
 //! The nodes and partitions of a Slurm: slurm.conf with its includes, or the output of `scontrol --oneliner show node` and `show partition`.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
@@ -40,7 +41,8 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
     let nodes: Vec<Node> = nodes.collect();
     let partitions = site.partitions.iter().map(|partition| {
         let value = |key| partition.entry.get(key);
-        let is_member = |node: &Node| partition.nodes.contains(&node.name);
+        let names: HashSet<&String> = partition.nodes.iter().collect();
+        let is_member = |node: &Node| names.contains(&node.name);
         let members = nodes.iter().enumerate().filter(|(_, node)| is_member(node));
         Partition {
             name: partition.name.clone(),
