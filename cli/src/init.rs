@@ -13,7 +13,7 @@ use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
 use gpufrac_nvml::Session;
-use gpufrac_slurm_conf::{Files, counts};
+use gpufrac_slurm_conf::{ConfFile, Files, counts};
 use gpufrac_slurm_settings::gpu_count::{self, GpuCount};
 use gpufrac_slurm_settings::propose::{self, Change, Gpus, Proposal, Texts};
 use gpufrac_slurm_settings::{self as settings, Here, HostGpu, Settings, Sources};
@@ -241,7 +241,7 @@ fn with_pools(
             None => models.push((&gpu.model, vec![gpu.index])),
         }
     }
-    let mut text = before.map_or("version = 1\n".to_owned(), str::to_owned);
+    let mut text = before.map_or_else(|| new_file(&files.slurm), str::to_owned);
     let mut names: Vec<String> = node
         .config
         .pools
@@ -282,6 +282,19 @@ fn with_pools(
         names.push(pool);
     }
     Ok(text)
+}
+
+/// The begin of a new gpufrac.toml. Other tools read a count whose name begins with `gpu` as one of whole GPUs
+/// (docs/admin/neighbours.md), so a cluster that does not count fractions yet gets another name.
+fn new_file(slurm: &ConfFile) -> String {
+    let known = slurm.last("GresTypes").map_or("", |(_, types)| types);
+    let is_taken = known
+        .split(',')
+        .any(|name| ["frac", "gpufrac"].contains(&name.trim()));
+    match is_taken {
+        true => "version = 1\n".to_owned(),
+        false => "version = 1\n\n[gres]\nname = \"frac\"\n".to_owned(),
+    }
 }
 
 /// The pool of the file with the same model and GPUs on other nodes.

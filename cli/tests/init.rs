@@ -136,8 +136,8 @@ fn a_proposal_is_printed_as_a_diff_and_nothing_is_written() {
         "+nodes = \"gn[01-02]\"",
         "--- /etc/slurm.conf",
         "-GresTypes=gpu",
-        "+GresTypes=gpu,shard,gpufrac",
-        "+NodeName=gn[01-02] CPUs=8 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+        "+GresTypes=gpu,shard,frac",
+        "+NodeName=gn[01-02] CPUs=8 Gres=gpu:half:4,shard:half:200,frac:200",
         "+NodeName=gn[01-02] Name=gpu Type=half File=/dev/gpufrac/half[0-3]",
         "+required spank_gpufrac.so",
         "in this order:",
@@ -256,7 +256,7 @@ fn the_pool_is_as_the_options_say() {
         "{file}"
     );
     assert!(world.read("slurm.conf").contains(
-        "NodeName=gn01 CPUs=8 Gres=gpu:slices:2,shard:slices:200,gpufrac:200\nNodeName=gn02 CPUs=8 Gres=gpu:h100:2\n"
+        "NodeName=gn01 CPUs=8 Gres=gpu:slices:2,shard:slices:200,frac:200\nNodeName=gn02 CPUs=8 Gres=gpu:h100:2\n"
     ));
     // The second node is added later, to the existing pool of its model.
     let second = ["init", "--node", "gn02", "--write"];
@@ -267,7 +267,7 @@ fn the_pool_is_as_the_options_say() {
     assert!(
         world
             .read("slurm.conf")
-            .contains("NodeName=gn02 CPUs=8 Gres=gpu:slices:2,shard:slices:200,gpufrac:200\n")
+            .contains("NodeName=gn02 CPUs=8 Gres=gpu:slices:2,shard:slices:200,frac:200\n")
     );
     assert!(world.run(&second).out.contains("nothing to change"));
 }
@@ -297,7 +297,7 @@ fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
     assert!(
         other
             .read("slurm.conf")
-            .contains("Gres=gpu:mps:4,shard:mps:400,gpufrac:400")
+            .contains("Gres=gpu:mps:4,shard:mps:400,frac:400")
     );
 }
 

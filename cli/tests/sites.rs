@@ -36,7 +36,7 @@ const CASES: [Case; 12] = [
         lines: &[
             (
                 "slurm.conf",
-                "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:8,shard:half:400,gpufrac:400",
+                "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:8,shard:half:400,frac:400",
             ),
             (
                 "gres.conf",
@@ -53,7 +53,7 @@ const CASES: [Case; 12] = [
         args: &[],
         lines: &[(
             "slurm.conf",
-            "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+            "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,frac:200",
         )],
         gone: &[("slurm.conf", "1g.10gb")],
         said: &[
@@ -68,7 +68,7 @@ const CASES: [Case; 12] = [
         args: &["--gpu", H100, "--gpus", "2"],
         lines: &[(
             "slurm.conf",
-            "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+            "NodeName=gn[01-04] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,frac:200",
         )],
         gone: &[],
         said: &[],
@@ -81,7 +81,7 @@ const CASES: [Case; 12] = [
         lines: &[
             (
                 "slurm.conf",
-                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=24 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=24 RealMemory=512000 Gres=gpu:half:4,shard:half:200,frac:200",
             ),
             (
                 "slurm.conf",
@@ -104,7 +104,7 @@ const CASES: [Case; 12] = [
         args: &["--gpu", "A40-48"],
         lines: &[(
             "slurm.conf",
-            "NodeName=gn03 Sockets=2 CoresPerSocket=16 RealMemory=256000 Gres=gpu:mps:2,shard:mps:200,gpufrac:200",
+            "NodeName=gn03 Sockets=2 CoresPerSocket=16 RealMemory=256000 Gres=gpu:mps:2,shard:mps:200,frac:200",
         )],
         gone: &[],
         said: &["the 400 shards of gn03 end"],
@@ -143,7 +143,7 @@ const CASES: [Case; 12] = [
         args: &[],
         lines: &[(
             "slurm.conf",
-            "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200",
+            "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,frac:200",
         )],
         gone: &[("gres.conf", "Name=mps"), ("slurm.conf", "mps:200")],
         said: &["mps ends on gn[01-02]"],
@@ -156,7 +156,7 @@ const CASES: [Case; 12] = [
         lines: &[
             (
                 "nodes.conf",
-                "NodeName=gn[01-04] Gres=gpu:half:8,shard:half:400,gpufrac:400",
+                "NodeName=gn[01-04] Gres=gpu:half:8,shard:half:400,frac:400",
             ),
             ("gpufrac.toml", "partitions = [\"gpu\", \"long\"]"),
             ("gres.conf", "AutoDetect=nvml"),
