@@ -1,6 +1,7 @@
 //! Judges the partitions of the pools.
 
 use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 
 use super::Settings;
@@ -16,7 +17,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         }
     }
     for name in &names {
-        one(settings, name, found);
+        one(settings, config, name, found);
         found.extend(without_nodes(settings, config, name));
     }
     without_pools(settings, config, &names, found);
@@ -71,7 +72,7 @@ fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Fin
     })
 }
 
-fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
+fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding>) {
     let line = settings
         .files
         .as_ref()
@@ -137,4 +138,36 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
             fix: format!("write in the line of partition {name}: PreemptMode=REQUEUE"),
         });
     }
+    let is_free = |weights: &str| weight_of_gpus(weights, &config.count_name).is_some();
+    if let Some((place, weights)) = bad("TRESBillingWeights", &is_free) {
+        let count = &config.count_name;
+        let unit = weight_of_gpus(&weights, count).unwrap_or_default() / 100.0;
+        found.push(Finding {
+            severity: Severity::Warning,
+            place: Some(place),
+            what: format!(
+                "partition {name} bills gres/gpu and not gres/{count}: a fraction of a GPU costs no more than its CPUs and memory"
+            ),
+            fix: format!(
+                "write in TRESBillingWeights of partition {name} GRES/{count}={unit} instead of GRES/gpu: 100 are a GPU"
+            ),
+        });
+    }
+}
+
+/// The weight of a GPU, where weights bill GPUs and no fractions.
+fn weight_of_gpus(weights: &str, count_name: &CountName) -> Option<f64> {
+    let pairs = weights.split(',').filter_map(|pair| pair.split_once('='));
+    let mut pairs = pairs.map(|(name, weight)| (name.trim().to_ascii_lowercase(), weight.trim()));
+    let of_fractions = [format!("gres/{count_name}"), "gres/shard".to_owned()];
+    let billed = |name: &String| {
+        of_fractions
+            .iter()
+            .any(|own| name.starts_with(own.as_str()))
+    };
+    if pairs.clone().any(|(name, _)| billed(&name)) {
+        return None;
+    }
+    let (_, weight) = pairs.find(|(name, _)| name == "gres/gpu")?;
+    weight.parse().ok().filter(|weight| *weight > 0.0)
 }
