@@ -445,3 +445,45 @@ fn job_submit_lua_comes_first() -> Result<(), LabError> {
     assert!(!refused.status.success(), "{refused:?}");
     lab.expect_nothing_left()
 }
+
+/// docs/admin/install.md: in which order the scripts of a site run beside gpufrac's.
+#[test]
+fn scripts_of_a_folder_run_from_the_last_name_to_the_first() -> Result<(), LabError> {
+    let place = tempfile::tempdir().expect("a folder");
+    let place = place.path();
+    let mut extra = String::new();
+    for key in ["Prolog", "Epilog"] {
+        let folder = place.join(key);
+        fs::create_dir(&folder).expect("root may");
+        let mut scripts = ["10-one", "20-two", "30-three"]
+            .map(|name| folder.join(name))
+            .to_vec();
+        if crate::since(24, 11)? {
+            scripts.push(place.join(format!("{key}.first")));
+            extra += &format!("{key}={}\n", place.join(format!("{key}.first")).display());
+        }
+        for script in scripts {
+            let text = format!("#!/bin/sh\nbasename \"$0\" >>{}.log\n", folder.display());
+            fs::write(&script, text).expect("root may");
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("root may");
+        }
+        extra += &format!("{key}={}/*\n", folder.display());
+    }
+    let lab = Lab::builder()
+        .plugins(false)
+        .slurm_conf_extra(&extra)
+        .start()?;
+    let job = lab.sbatch(&lab.users()[0], &["--wrap=true"])?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    for key in ["Prolog", "Epilog"] {
+        let first = format!("{key}.first");
+        let mut expected = vec!["30-three", "20-two", "10-one"];
+        if crate::since(24, 11)? {
+            expected.insert(0, &first);
+        }
+        let log = fs::read_to_string(place.join(format!("{key}.log"))).expect("the scripts ran");
+        assert_eq!(log.lines().collect::<Vec<_>>(), expected, "{key}");
+    }
+    Ok(())
+}
