@@ -313,6 +313,10 @@ fn put_to_work(lab: &Lab) -> Result<u32, LabError> {
     let pending = pending
         .args(["-h", "-t", "PD", "-o", "%i %Q %r"])
         .stdout()?;
+    if pending.contains("BeginTime") && !crate::since(23, 11)? {
+        // The slurmd of 22.05 refuses a credential of the second in which it ended the run before, and Slurm then ends the job.
+        std::thread::sleep(Duration::from_millis(1100));
+    }
     let mut found = 0;
     for line in pending.lines() {
         let mut words = line.splitn(3, ' ');
