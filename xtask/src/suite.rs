@@ -43,12 +43,13 @@ const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
 const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
 
 /// The sizes of random tests in the tier `--full`, unless the environment sets them: numbers of jobs and cases.
-const FULL: [(&str, &str); 7] = [
+const FULL: [(&str, &str); 8] = [
     ("GPUFRAC_BOOKS_JOBS", "3000"),
     // More than all system calls.
     ("GPUFRAC_KILLED_CALLS", "1000000"),
     ("GPUFRAC_PATTERN_JOBS", "1000"),
     ("GPUFRAC_RESTART_JOBS", "50"),
+    ("GPUFRAC_SITES", "5000"),
     ("GPUFRAC_SOAK_JOBS", "2000"),
     ("GPUFRAC_SOAK_TENANTS", "1000"),
     ("PROPTEST_CASES", "4096"),
