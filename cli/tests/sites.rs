@@ -191,20 +191,24 @@ const CASES: [Case; 12] = [
     Case {
         site: "models",
         node: "gn01",
-        gpus: &["A100-40", "L40S-48", H100, "L40S-48"],
+        gpus: &["A100-40", "L40S-48", H100, "L40S-48", "H100-94"],
         args: &[],
         lines: &[
             (
                 "gres.conf",
-                "NodeName=gn01 Name=gpu Type=h100 File=/dev/nvidia2",
+                "NodeName=gn01 Name=gpu Type=h100_80gb File=/dev/nvidia2",
             ),
             (
                 "gres.conf",
-                "NodeName=gn01 Name=gpu Type=l40s File=/dev/nvidia1,/dev/nvidia3",
+                "NodeName=gn01 Name=gpu Type=h100 File=/dev/nvidia4",
+            ),
+            (
+                "gres.conf",
+                "NodeName=gn01 Name=gpu Type=L40S File=/dev/nvidia1,/dev/nvidia3",
             ),
             (
                 "slurm.conf",
-                "NodeName=gn01 CPUs=64 Gres=gpu:half:2,shard:half:100,gpufrac:100,gpu:h100:1,gpu:l40s:2",
+                "NodeName=gn01 CPUs=64 Gres=gpu:half:2,shard:half:100,gpufrac:100,gpu:L40S:2,gpu:h100:1,gpu:h100_80gb:1",
             ),
         ],
         gone: &[],

@@ -248,19 +248,19 @@ impl Draft<'_> {
         found.into_iter().map(line).collect()
     }
 
-    /// The Type that AutoDetect gives a GPU: the one of `Gres=` that its product's name contains (`gres_select_util`, `gpu_nvml.c`),
-    /// or the only one.
+    /// The Type that AutoDetect gives a GPU: the longest one of `Gres=` that its product's name contains
+    /// (`_normalize_sys_gres_types` of `src/plugins/gres/gpu/gres_gpu.c`), or the only one.
     fn type_of<'t>(&self, node: &str, index: u32, types: &[&'t str]) -> Option<&'t str> {
         if let [only] = types {
             return Some(only);
         }
         let host = gpu_count::in_nvml(&self.settings, node)?;
-        let product = host.gpus.get(index as usize)?.product.to_ascii_lowercase();
-        let product = product.replace(' ', "_");
-        let mut fit = types
+        let product = &host.gpus.get(index as usize)?.product;
+        let product = product.to_ascii_lowercase().replace(' ', "_");
+        let fit = types
             .iter()
-            .filter(|name| !name.is_empty() && product.contains(**name));
-        fit.next().copied()
+            .filter(|name| !name.is_empty() && product.contains(&name.to_ascii_lowercase()));
+        fit.max_by_key(|name| name.len()).copied()
     }
 
     /// N of `/dev/nvidiaN` of the GPUs that are in pools; None where all of the node's are.
