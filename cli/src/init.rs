@@ -284,7 +284,7 @@ fn with_pools(
     Ok(text)
 }
 
-/// The begin of a new gpufrac.toml. Other tools read a count whose name begins with `gpu` as one of whole GPUs
+/// The beginning of a new gpufrac.toml. Other tools read a count whose name begins with `gpu` as one of whole GPUs
 /// (docs/admin/neighbours.md), so a cluster that does not count fractions yet gets another name.
 fn new_file(slurm: &ConfFile) -> String {
     let known = slurm.last("GresTypes").map_or("", |(_, types)| types);

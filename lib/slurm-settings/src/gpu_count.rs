@@ -65,17 +65,14 @@ pub fn of(settings: &Settings, config: &Config, node: &str) -> GpuCount {
         return GpuCount::Known(0);
     }
     let sources = sources(settings, config, node);
-    if let Some(host) = sources
-        .host
-        .filter(|_| sources.is_host && sources.is_set_up(config))
-    {
-        return GpuCount::Known(host.count());
+    if !sources.is_set_up(config) {
+        return of_whole(&sources);
     }
-    let counted = sources.of_own_devices(config, node);
-    match counted {
-        Some(count) => GpuCount::Known(count),
-        None => of_whole(&sources),
-    }
+    let counted = match sources.host.filter(|_| sources.is_host) {
+        Some(host) => Some(host.count()),
+        None => sources.of_own_devices(config, node),
+    };
+    counted.map_or_else(|| of_whole(&sources), GpuCount::Known)
 }
 
 /// The number of all GPUs of a node, with those that have no pool.
@@ -152,11 +149,8 @@ impl Sources<'_> {
         in_gres || lines.any(|lines| lines.fractions > 0 || lines.gpus.iter().any(is_own))
     }
 
-    /// The number that most counts of gpufrac's devices agree on. None where Slurm counts none.
+    /// The number that most counts of gpufrac's devices agree on. None where no count is above zero.
     fn of_own_devices(&self, config: &Config, node: &str) -> Option<u32> {
-        if !self.is_set_up(config) {
-            return None;
-        }
         let pools = config.pools_of_node(node);
         let capacity = pools
             .first()
