@@ -48,6 +48,7 @@ mod restarts;
 mod settings;
 mod several_gpus;
 mod shared_devices;
+mod site_scripts;
 mod site_setups;
 mod sites;
 mod soak;
