@@ -1,11 +1,15 @@
-//! Scripts of sites beside gpufrac's prolog and epilog: the order in which Slurm runs them.
+//! Scripts of sites beside gpufrac's prolog and epilog: the order in which Slurm runs them, and the script of
+//! contrib/neighbours for jobstats.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gpufrac_lab::{Lab, LabError};
+use gpufrac_lab::{JobId, Lab, LabError};
+
+use crate::{HOLD, go};
 
 const QUARTER: &str = "--gres=gpufrac:0.25";
 /// The scripts of two folders.
@@ -137,5 +141,111 @@ fn scripts_run_in_the_order_of_the_page() -> Result<(), LabError> {
     })?;
     assert_eq!(ran(&lab, "prolog"), folder[..1]);
     lab.command("scancel").args([job.to_string()]).stdout()?;
+    Ok(())
+}
+
+/// MIG instances and shares on one node.
+const POOLS: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODE1@"
+gpus = [0, 1]
+
+[pool.shared]
+mechanism = "timeslice"
+gpu = "L40S-48"
+partitions = ["shared"]
+nodes = "@NODE1@"
+gpus = [2, 3]
+"#;
+
+/// The files of the GPU exporter, with their text.
+fn credited(folder: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let shown = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let text = fs::read_to_string(entry.path()).ok()?;
+        (!name.starts_with('.')).then_some((name, text))
+    });
+    shown.collect()
+}
+
+#[test]
+fn jobstats_credits_the_gpu_that_a_job_has() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .gpu_list(&["H100-80:mig", "H100-80:mig", "L40S-48", "L40S-48"])
+        .partition("shared", "")
+        .pools(POOLS)
+        .start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let (bin, run) = (lab.folder().bin(), lab.folder().run(node));
+    let folder = lab.folder().root().join("gpustat");
+    let helper = root().join("contrib/neighbours/gpustat");
+    let call = format!(
+        "{} {}/leases {}",
+        helper.display(),
+        run.display(),
+        folder.display()
+    );
+    for (key, kind) in [("Prolog", "prolog"), ("Epilog", "epilog")] {
+        let path = bin.join(format!("site-{kind}"));
+        let text = own(&lab, kind).replace("exec ", "");
+        let text = format!("{} || exit $?\n{call}\n", text.trim_end());
+        script(&path, &text);
+        set(&lab, key, &[&path.display().to_string()])?;
+    }
+    let said = lab.command("gpufrac").args(["check"]);
+    let said = said.env("SLURMD_NODENAME", node).run()?.success()?;
+    assert_eq!(said.stderr, "");
+    let start = |options: &[&str]| -> Result<JobId, LabError> {
+        let wrap = format!("--wrap={HOLD}");
+        let job = lab.sbatch(user, &[options, &[&wrap]].concat())?;
+        lab.wait_for_state(job, &["RUNNING"])?;
+        Ok(job)
+    };
+    let owner = |job: JobId| format!("{job} {}\n", user.uid);
+    let lease = |job: JobId| -> Result<_, LabError> {
+        let lease = lab.lease(node, job)?.expect("it has a lease");
+        Ok(lease.slice)
+    };
+    let mig = |job: JobId| -> Result<String, LabError> {
+        Ok(lab.slice(node, job)?.instance.uuids[0].clone())
+    };
+
+    let (small, large) = (start(&[QUARTER])?, start(&["--gres=gpufrac:0.5"])?);
+    let alone = start(&["--partition=shared", "--gres=gpufrac:0.5"])?;
+    let gpu = lease(alone)?;
+    // jobstats' own script takes Slurm's number for that of a GPU.
+    assert_ne!(gpu.device_index.to_string(), gpu.gpu_index.to_string());
+    let of_gpu = [gpu.gpu_uuid.clone(), gpu.gpu_index.to_string()];
+    let mut expected = BTreeMap::from([(mig(small)?, owner(small)), (mig(large)?, owner(large))]);
+    expected.extend(of_gpu.clone().map(|name| (name, owner(alone))));
+    assert_eq!(credited(&folder), expected);
+
+    // Two jobs on one GPU: its activity is of neither alone.
+    let mut second = start(&["--partition=shared", "--gres=gpufrac:0.5"])?;
+    if lease(second)?.gpu_uuid != gpu.gpu_uuid {
+        second = start(&["--partition=shared", "--gres=gpufrac:0.5"])?;
+    }
+    let shown = credited(&folder);
+    assert_eq!(lease(second)?.gpu_uuid, gpu.gpu_uuid);
+    for name in &of_gpu {
+        assert_eq!(shown.get(name), None, "{shown:?}");
+    }
+    lab.command("scancel").args([second.to_string()]).stdout()?;
+    lab.wait("the first is alone again", Duration::from_secs(60), || {
+        let shown = credited(&folder);
+        Ok((shown.get(&of_gpu[0]) == Some(&owner(alone))).then_some(()))
+    })?;
+
+    // A file of another tool stays.
+    fs::write(folder.join("GPU-of-another"), "1 2\n").expect("root may");
+    go(&lab)?;
+    lab.expect_nothing_left()?;
+    let other = [("GPU-of-another".to_owned(), "1 2\n".to_owned())];
+    assert_eq!(credited(&folder), BTreeMap::from(other));
     Ok(())
 }
