@@ -20,6 +20,8 @@ const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"]
 /// The settings for programs that slurmd runs on a node, and gpufrac's program for each.
 pub(super) const HOOKS: [(&str, &str); 2] =
     [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")];
+/// The settings for scripts that run on a node with jobs of others.
+pub(super) const NODE_SCRIPTS: [&str; 4] = ["Prolog", "Epilog", "TaskProlog", "TaskEpilog"];
 /// A longer file is not taken for a script.
 const MANY_BYTES: u64 = 1 << 20;
 
@@ -317,6 +319,20 @@ pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
     let Some(depth) = depth.checked_sub(1) else {
         return false;
     };
+    scripts_named(code).into_iter().any(|script| {
+        let Some(code) = code_of(&script) else {
+            return false;
+        };
+        let name = script.file_name();
+        name.is_some_and(|name| name == program)
+            || code.contains(program)
+            || names_through(&code, program, depth)
+    })
+}
+
+/// The files that this code names, and those in folders that it names. What a user can write, such as a file in /tmp,
+/// is left out.
+pub(super) fn scripts_named(code: &str) -> Vec<PathBuf> {
     let words = code.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c));
     let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
     let scripts = paths.flat_map(|word| {
@@ -332,31 +348,29 @@ pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
             files
         }
     });
-    // The interpreter and programs are no text. What a user can write, such as a file in /tmp, is not opened.
-    let mut codes = scripts.filter_map(|script| {
-        let name = script.file_name()?.to_str()?.to_owned();
-        let script = trust::resolve(&script).ok()?;
-        Some((name, code_of(&script)?))
-    });
-    codes.any(|(name, code)| {
-        name == program || code.contains(program) || names_through(&code, program, depth)
-    })
+    scripts
+        .filter(|script| trust::resolve(script).is_ok())
+        .collect()
 }
 
 /// The lines of a script that are run; None for what is no script, or cannot be read.
 pub(super) fn code_of(path: &Path) -> Option<String> {
-    let file = fs::metadata(path).ok()?;
-    if !file.is_file() || file.len() > MANY_BYTES {
-        return None;
-    }
-    // A program that is not a script could run anything.
-    let text = fs::read(path).ok()?;
-    let text = String::from_utf8(text).ok()?;
+    let text = text_of(path)?;
     // Comments are removed, because a program named in a comment is not run.
     let code = text
         .lines()
         .filter(|line| !line.trim_start().starts_with('#'));
     Some(code.collect::<Vec<_>>().join("\n"))
+}
+
+/// The text of a script; None for what is no script, or cannot be read.
+pub(super) fn text_of(path: &Path) -> Option<String> {
+    let file = fs::metadata(path).ok()?;
+    if !file.is_file() || file.len() > MANY_BYTES {
+        return None;
+    }
+    // A program that is not a script could run anything.
+    String::from_utf8(fs::read(path).ok()?).ok()
 }
 
 /// The files that match a path with `*` in its last part, in order.

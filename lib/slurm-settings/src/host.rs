@@ -5,6 +5,7 @@ mod script;
 mod start;
 mod trouble;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use slurm_sys::release::{self, BUILD, Release};
 
 use super::rules::plugins_of;
 use super::{Settings, access, gather};
-use script::Ending;
+use script::{Ending, Harm};
 pub use trouble::{Trouble, Wrong};
 
 /// The readers of files that sbatch, salloc and srun need.
@@ -60,6 +61,7 @@ fn troubles(settings: &Settings, role: Role) -> Vec<Trouble> {
         for (key, program) in gather::HOOKS {
             host.hook(key, program, &mut found);
         }
+        host.harms(&mut found);
     }
     found
 }
@@ -360,6 +362,31 @@ impl Host<'_> {
         }
     }
 
+    /// Checks what the scripts of this node do to other jobs. Files that others than root can write are not opened.
+    fn harms(&self, found: &mut Vec<Trouble>) {
+        for key in gather::NODE_SCRIPTS {
+            for (place, value) in gather::hooks(self.settings, key) {
+                let pattern = gather::beside_slurm_conf(self.settings, value);
+                let paths = gather::glob(&pattern).into_iter();
+                let paths = paths.filter(|path| trust::resolve(path).is_ok());
+                let mut known = BTreeSet::new();
+                harms_of(paths.collect(), gather::SCRIPTS_BEHIND, &mut known);
+                for (path, harm, line) in known {
+                    let wrong = match harm {
+                        Harm::EndsAll => Wrong::EndsAll(line),
+                        Harm::Credits => Wrong::Credits(line),
+                    };
+                    // A script that several settings run is named once.
+                    let is_new = |it: &Trouble| it.path != path || it.wrong != wrong;
+                    if found.iter().all(is_new) {
+                        let place = place.clone();
+                        found.push(Trouble { place, path, wrong });
+                    }
+                }
+            }
+        }
+    }
+
     /// The faults of a program that slurmd runs, and of gpufrac's program that it calls.
     fn program(&self, path: &Path, program: &'static str) -> Vec<(PathBuf, Wrong)> {
         let mut wrong = Vec::new();
@@ -408,6 +435,20 @@ impl Host<'_> {
             wrong.extend(self.program(&ours, program));
         }
         wrong
+    }
+}
+
+/// The harm that scripts do, and those that they name, with the line.
+fn harms_of(paths: Vec<PathBuf>, depth: usize, found: &mut BTreeSet<(PathBuf, Harm, usize)>) {
+    for path in paths {
+        let Some(text) = gather::text_of(&path) else {
+            continue;
+        };
+        let harms = script::harms(&text).into_iter();
+        found.extend(harms.map(|(line, harm)| (path.clone(), harm, line)));
+        if let (Some(depth), Some(code)) = (depth.checked_sub(1), gather::code_of(&path)) {
+            harms_of(gather::scripts_named(&code), depth, found);
+        }
     }
 }
 

@@ -2,9 +2,11 @@
 //! lets the job start without its slice. Scripts are read, not run; the result is `Unsure` where the reader does not
 //! understand the script.
 
+mod harm;
 mod steps;
 
 use crate::rules::prolog::PROLOG_NEEDS;
+pub use harm::{Harm, harms};
 use steps::{After, CLOSING, Step, is_flag, steps};
 
 /// The effect of the program's status on that of the script.
@@ -29,15 +31,22 @@ pub enum Ending {
 /// Commands that end with status 0, whatever the status before them.
 const HARMLESS: [&str; 7] = ["true", ":", "echo", "printf", "logger", "sleep", "mail"];
 
+/// The interpreter of a script, with its options.
+fn interpreter(text: &str) -> &str {
+    let shebang = text.lines().next().unwrap_or_default();
+    shebang.strip_prefix("#!").unwrap_or("/bin/sh")
+}
+
+fn is_shell(interpreter: &str) -> bool {
+    let mut words = interpreter.split([' ', '/']);
+    words.any(|word| matches!(word, "sh" | "bash" | "dash" | "ksh" | "zsh"))
+}
+
 /// The effect of the program's status in a script. None if the script does not run the program, or is not a shell
 /// script.
 pub fn ending(text: &str, program: &str) -> Option<Ending> {
-    let shebang = text.lines().next().unwrap_or_default();
-    let interpreter = shebang.strip_prefix("#!").unwrap_or("/bin/sh");
-    let is_shell = interpreter
-        .split([' ', '/'])
-        .any(|word| matches!(word, "sh" | "bash" | "dash" | "ksh" | "zsh"));
-    if !is_shell {
+    let interpreter = interpreter(text);
+    if !is_shell(interpreter) {
         return text.contains(program).then_some(Ending::Unsure(1));
     }
     let steps = steps(text);

@@ -455,3 +455,59 @@ fn a_program_behind_scripts_of_the_site_is_found() {
         Some(false)
     );
 }
+
+#[test]
+fn scripts_that_harm_other_jobs_are_named() {
+    let Some(world) = World::new() else { return };
+    let call = |name: &str| world.path(name).display().to_string();
+    world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
+    world.put("sbin/gpufrac-epilog", "#!/bin/sh\n", 0o755);
+    let script = |name: &str, code: &str| {
+        world.put(name, &format!("#!/bin/sh\n# by the site\n{code}\n"), 0o755);
+    };
+    let ours = |program: &str| format!("{} || exit $?", call(&format!("sbin/gpufrac-{program}")));
+    script("prolog.d/50-gpufrac", &ours("prolog"));
+    script("epilog.d/50-gpufrac", &ours("epilog"));
+    let names = format!(
+        "Prolog={}/*\nEpilog={}/*\nTaskProlog={}\n",
+        call("prolog.d"),
+        call("epilog.d"),
+        call("task")
+    );
+    script("task", "echo export A=1");
+    assert_eq!(world.look(&names, true), []);
+
+    script(
+        "prolog.d/60-jobstats",
+        "echo $SLURM_JOB_ID >/run/gpustat/$i",
+    );
+    script(
+        "epilog.d/60-clean",
+        &format!("{} || true", call("lib/clean.sh")),
+    );
+    script(
+        "lib/clean.sh",
+        "nvidia-smi -q >/dev/null\nfuser -k /dev/nvidia*",
+    );
+    script("task", "kill -9 $(lsof -t /dev/nvidia0)");
+    let found = world.look(&names, true);
+    let found: Vec<(&Path, &Wrong)> = found.iter().map(|it| (&*it.path, &it.wrong)).collect();
+    let [jobstats, clean, task] =
+        ["prolog.d/60-jobstats", "lib/clean.sh", "task"].map(|name| world.path(name));
+    assert_eq!(
+        found,
+        [
+            (&*jobstats, &Wrong::Credits(3)),
+            (&*clean, &Wrong::EndsAll(4)),
+            (&*task, &Wrong::EndsAll(3)),
+        ]
+    );
+    // A host without pools, and a file that a user can write.
+    assert_eq!(world.look(&names, false), []);
+    for path in [jobstats, clean, task] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let found = world.look(&names, true);
+    let is_harm = |it: &&Wrong| matches!(it, Wrong::Credits(_) | Wrong::EndsAll(_));
+    assert_eq!(wrong(&found).iter().find(|it| is_harm(it)), None);
+}

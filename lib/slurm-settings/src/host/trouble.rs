@@ -86,6 +86,10 @@ pub enum Wrong {
     WithoutVariables(&'static str, usize),
     /// A script ends in this line, before it runs this program.
     Unreached(&'static str, usize),
+    /// A script ends all processes on a GPU in this line.
+    EndsAll(usize),
+    /// A script writes in this line which job has which GPU, by Slurm's numbers of GPUs.
+    Credits(usize),
 }
 
 impl Trouble {
@@ -200,6 +204,20 @@ impl Trouble {
                     consequence(program)
                 ),
                 format!("write before this line: /usr/sbin/{program} || exit $?"),
+            ),
+            Wrong::EndsAll(line) => (
+                Severity::Warning,
+                format!(
+                    "`{path}`, line {line}: the script ends all processes on a GPU: those of other jobs that share it, and their MPS server"
+                ),
+                "remove it: gpufrac-epilog ends the processes on the job's own slice".to_owned(),
+            ),
+            Wrong::Credits(line) => (
+                Severity::Warning,
+                format!(
+                    "`{path}`, line {line}: the script writes the job of a GPU by Slurm's numbers, which number gpufrac's devices here: jobstats credits the job with the activity of another GPU"
+                ),
+                "run contrib/neighbours/gpustat of gpufrac in its place, after gpufrac-prolog and in the epilog".to_owned(),
             ),
         };
         Finding {
