@@ -165,7 +165,7 @@ impl Experiment {
     pub fn run(&self, policy: Policy, seed: u64) -> Allocated {
         let mut random = Rng::with_seed(seed);
         let arrivals = self.arrivals(&mut random);
-        let mut scores = Scores::new(self, policy);
+        let mut scores = Scores::new(self, policy, &mut random);
         self.play(&arrivals, |task| scores.place(task, &mut random))
     }
 
