@@ -116,28 +116,30 @@ impl Experiment {
         gpus * u64::from(MILLI)
     }
 
-    /// The arrivals of a seed, as indexes of tasks: all tasks, with others drawn from them until they request 130 percent, or
-    /// without some if they request more.
+    /// The arrivals of a seed, as indexes of tasks: all tasks in random order, and then others, drawn from them, until they
+    /// request 130 percent; without some of them if they request more.
     fn arrivals(&self, random: &mut Rng) -> Vec<usize> {
         let target = ARRIVALS * self.capacity() as f64;
         let mut arrivals: Vec<usize> = (0..self.tasks.len()).collect();
-        let mut requested: u64 = self.tasks.iter().map(Task::requested).sum();
-        while requested as f64 > target && !arrivals.is_empty() {
-            let gone = arrivals.swap_remove(random.usize(..arrivals.len()));
-            requested -= self.tasks[gone].requested();
-        }
-        if requested > 0 && (requested as f64) < target {
-            loop {
-                let next = random.usize(..self.tasks.len());
-                let one = &self.tasks[next];
-                if (requested + u64::from(one.milli)) as f64 > target {
-                    break;
-                }
-                requested += one.requested();
-                arrivals.push(next);
-            }
-        }
         random.shuffle(&mut arrivals);
+        let mut requested: u64 = self.tasks.iter().map(Task::requested).sum();
+        if requested as f64 > target {
+            while requested as f64 > target
+                && let Some(gone) = arrivals.pop()
+            {
+                requested -= self.tasks[gone].requested();
+            }
+            return arrivals;
+        }
+        while requested > 0 && (requested as f64) < target {
+            let next = random.usize(..self.tasks.len());
+            let one = &self.tasks[next];
+            if (requested + u64::from(one.milli)) as f64 > target {
+                break;
+            }
+            requested += one.requested();
+            arrivals.push(next);
+        }
         arrivals
     }
 
@@ -339,6 +341,22 @@ mod tests {
             experiment.mean(Policy::Fgd, 5).at_130,
         );
         assert!(fgd > random + 5.0, "{fgd} {random}");
+    }
+
+    #[test]
+    fn each_task_of_a_workload_arrives_before_one_arrives_twice() {
+        let experiment = Experiment {
+            hosts: vec![host(5)],
+            tasks: vec![task(1, 500); 8],
+        };
+        for seed in 0..10 {
+            let mut arrivals = experiment.arrivals(&mut Rng::with_seed(seed));
+            // 130 percent of five GPUs are thirteen halves.
+            assert_eq!(arrivals.len(), 13);
+            arrivals.truncate(8);
+            arrivals.sort_unstable();
+            assert_eq!(arrivals, [0, 1, 2, 3, 4, 5, 6, 7]);
+        }
     }
 
     #[test]
