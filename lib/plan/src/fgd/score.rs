@@ -2,6 +2,7 @@
 //! score the first is taken, in an order that each seed draws. In the order of their names, FGD allocates 1.9 points less of
 //! the GPUs with openb_pod_list_cpu250.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use fastrand::Rng;
@@ -101,7 +102,10 @@ impl<'a> Scores<'a> {
             *counts.entry(key(task)).or_default() += 1;
         }
         let mut sorted: Vec<_> = counts.into_iter().collect();
-        sorted.sort_by_key(|(kind, count)| (usize::MAX - count, *kind));
+        // Of kinds that are equally frequent, those that request more come first.
+        sorted.sort_by_key(|((cpu, gpus, milli, models), count)| {
+            Reverse((*count, *cpu, *milli, *gpus, *models))
+        });
         let enough = TYPICAL * tasks.len() as f64;
         let mut sum = 0;
         for ((cpu, gpus, milli, models), count) in sorted {
@@ -346,5 +350,18 @@ mod tests {
             taken.dedup();
             assert!(taken.len() > 1, "{policy:?}: always node {taken:?}");
         }
+    }
+
+    #[test]
+    fn of_equally_frequent_tasks_the_smallest_are_not_typical() {
+        // Tasks with a GPU and 1 to 21 CPUs: 95 percent are the twenty with the most CPUs. On a node with 20 CPUs and a GPU
+        // one of these twenty lacks a CPU, so a twentieth of the GPU is fragmented.
+        let experiment = Experiment {
+            hosts: vec![host(20_000)],
+            tasks: (1..=21).map(|cpus| task(cpus * 1000)).collect(),
+        };
+        let scores = Scores::new(&experiment, Policy::Fgd, &mut Rng::with_seed(1));
+        let milli = scores.fragmentation(0, &scores.left[0]);
+        assert!((milli - 50.0).abs() < 1e-9, "{milli}");
     }
 }
