@@ -1,16 +1,18 @@
-//! Prints the grading table of placement: the experiment of "Beware of Fragmentation" on workloads of openb.
+//! Prints the grading tables of placement: the experiment of "Beware of Fragmentation" on workloads of openb.
 //!
 //! `cargo run --release -p gpufrac-plan --example fgd -- --seeds 10 --expected fgd_expected.csv NODES.csv PODS.csv...`
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Parser;
+use gpufrac_core::layout::LayoutError;
 use gpufrac_plan::candidate::{Candidate, Cut, Model};
-use gpufrac_plan::fgd::{Allocated, Experiment, Policy};
+use gpufrac_plan::fgd::{Experiment, Policy};
 use gpufrac_plan::read::openb;
+use serde::Deserialize;
 
 /// The model of the layouts: one with MIG in seven slices.
 const MODEL: &str = "H100-80";
@@ -31,6 +33,7 @@ struct Arguments {
 }
 
 /// Published percents of a workload and policy.
+#[derive(Deserialize)]
 struct Published {
     workload: String,
     policy: String,
@@ -38,101 +41,79 @@ struct Published {
     at_130: f64,
 }
 
-fn published(path: &Path) -> Result<Vec<Published>, Box<dyn Error>> {
-    let mut reader = csv::Reader::from_path(path)?;
-    let headers = reader.headers()?.clone();
-    let column = |name: &str| {
-        headers
-            .iter()
-            .position(|own| own == name)
-            .ok_or(format!("no column {name}"))
-    };
-    let columns = [
-        column("workload")?,
-        column("policy")?,
-        column("at_100")?,
-        column("at_130")?,
-    ];
-    let mut all = Vec::new();
-    for row in reader.records() {
-        let row = row?;
-        let text = |at: usize| row.get(columns[at]).unwrap_or_default().to_owned();
-        all.push(Published {
-            workload: text(0),
-            policy: text(1),
-            at_100: text(2).parse()?,
-            at_130: text(3).parse()?,
-        });
+/// The percent of this program, and the published one with the difference.
+fn graded(own: f64, published: Option<f64>) -> String {
+    match published {
+        Some(published) => format!("{own:.2}, {published:.2} ({:+.2})", own - published),
+        None => format!("{own:.2}"),
     }
-    Ok(all)
+}
+
+/// The cells of each layout at 130 percent. Of the mixtures of whole GPUs and halves the best has a cell.
+fn layouts(experiment: &Experiment, model: &Model, seeds: u64) -> Result<Vec<String>, LayoutError> {
+    let mut cells = Vec::new();
+    let mut halves: Option<(Candidate, f64)> = None;
+    for candidate in Candidate::all(model) {
+        let percent = experiment.mean_of_layout(candidate, model, seeds)?.at_130;
+        if candidate.cut != Cut::Halves {
+            cells.push(format!("{percent:.2}"));
+        } else if halves.is_none_or(|(_, best)| percent > best) {
+            halves = Some((candidate, percent));
+        }
+    }
+    let best = halves.map(|(candidate, percent)| format!("{percent:.2} ({candidate})"));
+    cells.extend(best);
+    Ok(cells)
+}
+
+/// A table with a column of workloads before those of `columns`.
+fn table(columns: &[String], rows: &[(String, Vec<String>)]) {
+    println!("| workload | {} |", columns.join(" | "));
+    println!("|---|{}", "---|".repeat(columns.len()));
+    for (workload, cells) in rows {
+        println!("| {workload} | {} |", cells.join(" | "));
+    }
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
-    let expected = arguments
-        .expected
-        .as_deref()
-        .map(published)
-        .transpose()?
-        .unwrap_or_default();
+    let published: Vec<Published> = match &arguments.expected {
+        Some(path) => csv::Reader::from_path(path)?
+            .deserialize()
+            .collect::<Result<_, _>>()?,
+        None => Vec::new(),
+    };
     let hosts = openb::hosts(File::open(&arguments.nodes)?)?;
-    let gpus: u32 = hosts.iter().map(|host| host.gpus).sum();
-    println!(
-        "| workload | placement | % at 100 | published | % at 130 | published | GPUs of {gpus} left |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    let left = |outcome: Allocated| f64::from(gpus) * (1.0 - outcome.at_130 / 100.0);
+    let model = Model::named(MODEL).ok_or("no such model")?;
+    let (mut of_policies, mut of_layouts) = (Vec::new(), Vec::new());
     for path in &arguments.pods {
-        let workload = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let workload = path.file_stem().unwrap_or_default().to_string_lossy();
         let experiment = Experiment {
             hosts: hosts.clone(),
             tasks: openb::tasks(File::open(path)?)?,
         };
+        let mut cells = Vec::new();
         for policy in Policy::ALL {
             let own = experiment.mean(policy, arguments.seeds);
-            let known = expected
+            let known = published
                 .iter()
                 .find(|row| row.workload == workload && row.policy == policy.name());
-            let figures = known.map_or(["-".to_owned(), "-".to_owned()], |row| {
-                [(own.at_100, row.at_100), (own.at_130, row.at_130)]
-                    .map(|(own, known)| format!("{known:.2} ({:+.2})", own - known))
-            });
-            println!(
-                "| {workload} | {} | {:.2} | {} | {:.2} | {} | {:.0} |",
-                policy.name(),
-                own.at_100,
-                figures[0],
-                own.at_130,
-                figures[1],
-                left(own)
-            );
+            cells.push(graded(own.at_100, known.map(|row| row.at_100)));
+            cells.push(graded(own.at_130, known.map(|row| row.at_130)));
         }
-        let model = Model::named(MODEL).ok_or("no such model")?;
-        // Of the mixtures of whole GPUs and halves the best one is shown.
-        let mut halves: Option<(Candidate, Allocated)> = None;
-        let mut shown = Vec::new();
-        for candidate in Candidate::all(&model) {
-            let own = experiment.mean_of_layout(candidate, &model, arguments.seeds)?;
-            match candidate.cut {
-                Cut::Halves if halves.is_none_or(|(_, best)| own.at_130 > best.at_130) => {
-                    halves = Some((candidate, own));
-                }
-                Cut::Halves => {}
-                _ => shown.push((candidate, own)),
-            }
-        }
-        for (candidate, own) in shown.into_iter().chain(halves) {
-            println!(
-                "| {workload} | {candidate} | {:.2} | | {:.2} | | {:.0} |",
-                own.at_100,
-                own.at_130,
-                left(own)
-            );
-        }
+        let name = workload.trim_start_matches("openb_pod_list_").to_owned();
+        of_policies.push((name.clone(), cells));
+        of_layouts.push((name, layouts(&experiment, &model, arguments.seeds)?));
     }
+    let policies = Policy::ALL.map(|policy| [format!("{} at 100", policy.name()), "at 130".into()]);
+    table(&policies.concat(), &of_policies);
+    println!();
+    let mut names: Vec<String> = Candidate::all(&model)
+        .into_iter()
+        .filter(|candidate| candidate.cut != Cut::Halves)
+        .map(|candidate| candidate.to_string())
+        .collect();
+    names.push("best mixture with halves".to_owned());
+    table(&names, &of_layouts);
     Ok(())
 }
