@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gpufrac_slurm_conf::{ConfFile, Entry, Read, Site, read_conf};
 
-use super::value;
+use super::value::{self, Devices};
 use crate::cluster::{Cluster, Node, Partition};
 
 /// The nodes with GPUs of a text without includes. None where it has none.
@@ -29,13 +29,13 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
     let site = Site::of(file);
     let nodes = site.nodes.iter().filter_map(|node| {
         let gres = node.gres().unwrap_or_default();
-        let (shards, mps) = value::shares_of_node(gres).unwrap_or((0, 0));
+        let devices = Devices::of(gres).unwrap_or_default();
         Some(Node {
             name: node.name.clone(),
             gpus: value::gpus_of_node(gres).ok().filter(|gpus| *gpus > 0)?,
             cpus: cpus(&node.entry),
-            shards,
-            mps,
+            shards: devices.shards,
+            mps: devices.mps,
         })
     });
     let nodes: Vec<Node> = nodes.collect();

@@ -1,6 +1,8 @@
 //! Values as Slurm writes them.
 
 use gpufrac_core::mig_type::{GpuPart, MigType};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 
 /// No time and no span of a history is longer: seconds. Sums of such numbers do not overflow.
 pub const LONGEST: u64 = 1 << 40;
@@ -25,34 +27,11 @@ pub fn time(text: &str) -> Result<Option<u64>, ()> {
             _ => Err(()),
         };
     }
-    let bytes = text.as_bytes();
-    let number = |from: usize, to: usize| -> Result<i64, ()> {
-        let digits = text.get(from..to).ok_or(())?;
-        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(());
-        }
-        digits.parse().map_err(drop)
-    };
-    let is_mark = |at: usize, marks: &[u8]| bytes.get(at).is_some_and(|mark| marks.contains(mark));
-    let marks = is_mark(4, b"-") && is_mark(7, b"-") && is_mark(10, b"T ");
-    if !marks || !is_mark(13, b":") || !is_mark(16, b":") {
-        return Err(());
-    }
-    let narrow = |value: i64| i8::try_from(value).map_err(drop);
-    let date = jiff::civil::Date::new(
-        i16::try_from(number(0, 4)?).map_err(drop)?,
-        narrow(number(5, 7)?)?,
-        narrow(number(8, 10)?)?,
-    )
-    .map_err(drop)?;
-    let since = jiff::civil::Date::constant(1970, 1, 1);
-    let days = i64::from((date - since).get_days());
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if hour > 23 || minute > 59 || second > 60 {
-        return Err(());
-    }
-    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
-    u64::try_from(seconds).map(Some).map_err(drop)
+    let time: DateTime = text.get(..19).ok_or(())?.parse().map_err(drop)?;
+    let since_1970 = TimeZone::UTC.to_timestamp(time).map_err(drop)?;
+    u64::try_from(since_1970.as_second())
+        .map(Some)
+        .map_err(drop)
 }
 
 /// Seconds of `1-02:03:04`, `1-02`, `02:03:04`, `03:04` or `03:04.567`.
@@ -61,11 +40,8 @@ pub fn span(text: &str) -> Option<u64> {
         Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
         None => (None, text),
     };
-    let clock = clock.split('.').next()?;
-    let mut parts = Vec::new();
-    for part in clock.split(':') {
-        parts.push(part.parse::<u64>().ok()?);
-    }
+    let parts = clock.split('.').next()?.split(':').map(str::parse);
+    let parts: Vec<u64> = parts.collect::<Result<_, _>>().ok()?;
     // Behind days come hours. A span of one part would be minutes or seconds.
     let [hours, minutes, seconds] = match (days, parts.as_slice()) {
         (Some(_), [hours]) => [*hours, 0, 0],
@@ -82,22 +58,15 @@ pub fn span(text: &str) -> Option<u64> {
 
 /// Minutes or a span: `1440`, `1-00:00:00`; None for `UNLIMITED`, `Partition_Limit` and the empty text.
 pub fn limit(text: &str) -> Result<Option<u64>, ()> {
-    let is_open = |word: &str| text.eq_ignore_ascii_case(word);
-    if text.is_empty()
-        || ["UNLIMITED", "Partition_Limit", "INVALID", "INFINITE"]
-            .into_iter()
-            .any(is_open)
-    {
+    let open = ["", "UNLIMITED", "Partition_Limit", "INVALID", "INFINITE"];
+    if open.iter().any(|word| text.eq_ignore_ascii_case(word)) {
         return Ok(None);
     }
     match text.parse::<u64>() {
         // Slurm's INFINITE and NO_VAL.
         Ok(minutes) if minutes >= 0xffff_fffe => Ok(None),
-        Ok(minutes) => minutes
-            .checked_mul(60)
-            .filter(|seconds| *seconds <= LONGEST)
-            .map(Some)
-            .ok_or(()),
+        Ok(minutes) if minutes <= LONGEST / 60 => Ok(Some(minutes * 60)),
+        Ok(_) => Err(()),
         Err(_) => span(text).map(Some).ok_or(()),
     }
 }
@@ -142,25 +111,28 @@ impl<'a> Devices<'a> {
     /// Reads a list.
     pub fn of(text: &'a str) -> Result<Devices<'a>, ()> {
         let mut devices = Devices::default();
-        let (mut gpus, mut shards, mut mps) = (Sum::default(), Sum::default(), Sum::default());
+        let mut sums = [[0_u32; 2]; NAMES.len()];
         for item in split_items(text).filter_map(Item::of) {
-            let count = item.count()?;
-            match item.name {
-                "shard" => shards.add(&item, count)?,
-                "mps" => mps.add(&item, count)?,
-                _ => gpus.add(&item, count)?,
+            let count = item.count.parse().map_err(drop)?;
+            let sum = &mut sums[item.name][usize::from(item.is_sum)];
+            *sum = sum.checked_add(count).ok_or(())?;
+            if *sum > MOST_GPUS {
+                return Err(());
             }
-            if item.name == "gpu" && devices.gpu_type.is_empty() {
+            if NAMES[item.name] != "gpu" {
+                continue;
+            }
+            if devices.gpu_type.is_empty() {
                 devices.gpu_type = item.type_name;
             }
-            if let Some(mig_type) = MigType::of(item.type_name).filter(|_| item.name == "gpu") {
+            if let Some(mig_type) = MigType::of(item.type_name) {
                 devices.instances += count;
                 devices.part.add(mig_type.part(), count);
             }
         }
-        devices.gpus = gpus.all() - devices.instances;
-        devices.shards = shards.all();
-        devices.mps = mps.all();
+        [devices.gpus, devices.shards, devices.mps] =
+            sums.map(|[of_items, written]| of_items.max(written));
+        devices.gpus -= devices.instances;
         Ok(devices)
     }
 
@@ -180,12 +152,6 @@ pub fn gpus_of_node(gres: &str) -> Result<u32, ()> {
     Ok(Devices::of(gres)?.all_gpus())
 }
 
-/// The shards of a node by its Gres, and its percents of MPS.
-pub fn shares_of_node(gres: &str) -> Result<(u32, u32), ()> {
-    let devices = Devices::of(gres)?;
-    Ok((devices.shards, devices.mps))
-}
-
 /// The fewest GPUs that hold parts of this sum.
 pub fn gpus_of_share(share: f64) -> u32 {
     // Seven sevenths are a little more than one.
@@ -193,9 +159,13 @@ pub fn gpus_of_share(share: f64) -> u32 {
     (share - ROUNDED).ceil().max(0.0) as u32
 }
 
+/// What lists call GPUs and their shares.
+const NAMES: [&str; 3] = ["gpu", "shard", "mps"];
+
 /// One device of a list.
 struct Item<'a> {
-    name: &'a str,
+    /// Its place in [`NAMES`].
+    name: usize,
     type_name: &'a str,
     count: &'a str,
     /// Slurm's TRES have the sum of all Types, too: `gres/gpu=2`.
@@ -206,53 +176,23 @@ impl<'a> Item<'a> {
     /// None for other things than GPUs and their shares.
     fn of(text: &'a str) -> Option<Item<'a>> {
         let text = text.split('(').next().unwrap_or(text).trim();
-        let prefixes = ["gres/", "gres:"].into_iter();
-        let mut bare = prefixes.filter_map(|prefix| text.strip_prefix(prefix));
+        let mut bare = ["gres/", "gres:"]
+            .iter()
+            .filter_map(|it| text.strip_prefix(it));
         let text = bare.next().unwrap_or(text);
-        let is_count =
-            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_count = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let (device, count) = text.split_once('=').unwrap_or_else(|| {
             let pair = text.rsplit_once(':');
-            pair.filter(|(_, count)| is_count(count))
+            pair.filter(|(_, count)| !count.is_empty() && is_count(count))
                 .unwrap_or((text, "1"))
         });
         let (name, type_name) = device.split_once(':').unwrap_or((device, ""));
-        ["gpu", "shard", "mps"].contains(&name).then_some(Item {
-            name,
+        Some(Item {
+            name: NAMES.iter().position(|known| *known == name)?,
             type_name,
             count,
             is_sum: type_name.is_empty() && text.contains('='),
         })
-    }
-
-    fn count(&self) -> Result<u32, ()> {
-        let count = self.count.parse().map_err(drop)?;
-        (count <= MOST_GPUS).then_some(count).ok_or(())
-    }
-}
-
-/// Counts of one device.
-#[derive(Default)]
-struct Sum {
-    written: u32,
-    added: u32,
-}
-
-impl Sum {
-    fn add(&mut self, item: &Item<'_>, count: u32) -> Result<(), ()> {
-        let sum = match item.is_sum {
-            true => &mut self.written,
-            false => &mut self.added,
-        };
-        *sum = sum
-            .checked_add(count)
-            .filter(|sum| *sum <= MOST_GPUS)
-            .ok_or(())?;
-        Ok(())
-    }
-
-    fn all(&self) -> u32 {
-        self.written.max(self.added)
     }
 }
 
