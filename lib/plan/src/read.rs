@@ -9,6 +9,7 @@ pub mod philly;
 pub mod records;
 pub mod sacct;
 pub mod speeds;
+mod table;
 pub mod telemetry;
 pub(crate) mod value;
 
@@ -81,6 +82,15 @@ pub enum ReadError {
     Empty,
 }
 
+impl ReadError {
+    fn io(path: &Path, source: impl Into<io::Error>) -> ReadError {
+        ReadError::Io {
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+}
+
 /// Lines read, for a display of progress.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);
 
@@ -108,10 +118,7 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
     if path == Path::new("-") {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    let failed = |source| ReadError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source: io::Error| ReadError::io(path, source);
     let file = File::open(path).map_err(failed)?;
     let is_compressed = path.extension().is_some_and(|end| end == "gz");
     let reader: Box<dyn Read> = match is_compressed {
@@ -119,16 +126,6 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
         false => Box::new(file),
     };
     Ok(Box::new(BufReader::with_capacity(1 << 18, reader)))
-}
-
-/// The rows of what Slurm's commands print with `-P`: no quotes, and rows of any number of columns.
-fn rows<R: Read>(source: R) -> csv::Reader<R> {
-    csv::ReaderBuilder::new()
-        .delimiter(b'|')
-        .quoting(false)
-        .flexible(true)
-        .has_headers(false)
-        .from_reader(source)
 }
 
 /// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a header.
@@ -141,10 +138,7 @@ pub fn history(
     history: &mut History,
     progress: Progress<'_>,
 ) -> Result<Form, ReadError> {
-    let failed = |source| ReadError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source: io::Error| ReadError::io(path, source);
     let mut reader = open(path)?;
     let mut first = Vec::new();
     reader.read_until(b'\n', &mut first).map_err(failed)?;

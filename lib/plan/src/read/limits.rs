@@ -8,6 +8,7 @@ use std::path::Path;
 use csv::ByteRecord;
 
 use super::ReadError;
+use super::table::{self, Header, Row, wrong};
 use crate::job::Skipped;
 use crate::limits::{Association, Group, Kind, Limits, Qos, Single, Tres};
 
@@ -42,92 +43,48 @@ const UNCOUNTED: [&str; 8] = [
     "MinTRES",
 ];
 
-/// A table of a file.
-struct Table {
-    names: Vec<String>,
-    is_qos: bool,
+/// Whether the table of a header is one of QOS; None where the line is no header.
+fn is_of_qos(header: &Header) -> Option<bool> {
+    let is_of_qos = !header.has(&["Account"]);
+    (header.has(&LIMITS) && (!is_of_qos || header.has(&["Name"]))).then_some(is_of_qos)
 }
 
-impl Table {
-    /// The table that a header starts.
-    fn of(row: &ByteRecord) -> Option<Table> {
-        let names: Vec<String> = row
-            .iter()
-            .map(|name| String::from_utf8_lossy(name).trim().to_ascii_lowercase())
-            .collect();
-        let has = |name: &str| names.iter().any(|own| own == name);
-        let is_qos = !has("account");
-        let is_header = LIMITS.into_iter().any(has) && (!is_qos || has("name"));
-        is_header.then_some(Table { names, is_qos })
-    }
-}
-
-/// A row with the names of its fields.
-struct Row<'a> {
-    table: &'a Table,
-    row: &'a ByteRecord,
-}
-
-impl<'a> Row<'a> {
-    /// The text of a field; empty where it is missing.
-    fn text(&self, name: &str) -> Result<&'a str, String> {
-        let mut names = self.table.names.iter();
-        let at = names.position(|own| own.eq_ignore_ascii_case(name));
-        let Some(bytes) = at.and_then(|at| self.row.get(at)) else {
-            return Ok("");
+/// The limits of a field. Those that a plan does not count are named in `limits`.
+fn tres(row: &Row<'_>, name: &str, of_nodes: bool, limits: &mut Limits) -> Result<Tres, String> {
+    let mut tres = Tres::new();
+    let items = row.text(&[name])?.split(',');
+    for item in items.filter(|item| !item.is_empty()) {
+        let (resource, value) = item.split_once('=').ok_or_else(|| wrong(name, item))?;
+        let (kind, scale) = match resource {
+            "gres/gpu" => (Kind::Gpus, 100),
+            "gres/gpufrac" => (Kind::Units, 1),
+            "node" if of_nodes => (Kind::Nodes, 1),
+            _ => match resource.strip_prefix("gres/gpu:") {
+                Some(of) => (Kind::Type(of.to_owned()), 100),
+                None => {
+                    limits.uncounted.insert(format!("{name} of {resource}"));
+                    continue;
+                }
+            },
         };
-        std::str::from_utf8(bytes)
-            .map(str::trim)
-            .map_err(|_| "a field is no UTF-8".to_owned())
+        let value: u64 = value.parse().map_err(|_| wrong(name, item))?;
+        tres.insert(kind, value.saturating_mul(scale));
     }
-
-    fn number(&self, name: &str) -> Result<Option<u64>, String> {
-        match self.text(name)? {
-            "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| wrong(name, text)),
-        }
-    }
-
-    /// The limits of a field. Those that a plan does not count are named in `limits`.
-    fn tres(&self, name: &str, of_nodes: bool, limits: &mut Limits) -> Result<Tres, String> {
-        let mut tres = Tres::new();
-        for item in self.text(name)?.split(',').filter(|item| !item.is_empty()) {
-            let (resource, value) = item.split_once('=').ok_or_else(|| wrong(name, item))?;
-            let (kind, scale) = match resource {
-                "gres/gpu" => (Kind::Gpus, 100),
-                "gres/gpufrac" => (Kind::Units, 1),
-                "node" if of_nodes => (Kind::Nodes, 1),
-                _ => match resource.strip_prefix("gres/gpu:") {
-                    Some(of) => (Kind::Type(of.to_owned()), 100),
-                    None => {
-                        limits.uncounted.insert(format!("{name} of {resource}"));
-                        continue;
-                    }
-                },
-            };
-            let value: u64 = value.parse().map_err(|_| wrong(name, item))?;
-            tres.insert(kind, value.saturating_mul(scale));
-        }
-        Ok(tres)
-    }
-
-    fn group(&self, tres: &str, jobs: &str, limits: &mut Limits) -> Result<Group, String> {
-        Ok(Group {
-            tres: self.tres(tres, false, limits)?,
-            jobs: self.number(jobs)?,
-        })
-    }
-
-    fn single(&self, limits: &mut Limits) -> Result<Single, String> {
-        Ok(Single {
-            job: self.tres("MaxTRES", true, limits)?,
-            node: self.tres("MaxTRESPerNode", false, limits)?,
-        })
-    }
+    Ok(tres)
 }
 
-fn wrong(name: &str, text: &str) -> String {
-    format!("{name} is `{text}`")
+fn group(row: &Row<'_>, name: &str, jobs: &str, limits: &mut Limits) -> Result<Group, String> {
+    Ok(Group {
+        tres: tres(row, name, false, limits)?,
+        jobs: row.number(&[jobs])?,
+    })
+}
+
+fn single(row: &Row<'_>, limits: &mut Limits) -> Result<Single, String> {
+    Ok(Single {
+        job: tres(row, "MaxTRES", true, limits)?,
+        node: tres(row, "MaxTRESPerNode", false, limits)?,
+    })
 }
 
 /// Adds the limits of a file. `cluster`: that of the associations before.
@@ -141,102 +98,94 @@ pub fn read(
     cluster: &mut Option<String>,
     skipped: &mut Skipped,
 ) -> Result<(), ReadError> {
-    let failed = |error: csv::Error| ReadError::Io {
-        path: path.to_owned(),
-        source: error.into(),
-    };
-    let mut reader = super::rows(source);
+    let owned = || path.to_owned();
+    let mut reader = table::rows(source);
     let place = path.display().to_string();
     let mut row = ByteRecord::new();
-    let mut table: Option<Table> = None;
-    while reader.read_byte_record(&mut row).map_err(failed)? {
-        if let Some(next) = Table::of(&row) {
+    let mut table: Option<(Header, bool)> = None;
+    while reader
+        .read_byte_record(&mut row)
+        .map_err(|error| ReadError::io(path, error))?
+    {
+        let header = Header::of(&row);
+        if let Some(is_of_qos) = is_of_qos(&header) {
             // Without parents an account's limit would hold for none of the accounts below.
-            if !next.is_qos && !next.names.iter().any(|name| name == "parentname") {
+            if !is_of_qos && !header.has(&["ParentName"]) {
                 return Err(ReadError::Column {
-                    path: path.to_owned(),
+                    path: owned(),
                     column: "ParentName",
                 });
             }
-            table = Some(next);
+            table = Some((header, is_of_qos));
             continue;
         }
-        let Some(table) = &table else {
-            return Err(ReadError::Limits {
-                path: path.to_owned(),
-            });
+        let Some((header, is_of_qos)) = &table else {
+            return Err(ReadError::Limits { path: owned() });
         };
-        let own = Row { table, row: &row };
-        if let Err(why) = take(&own, limits) {
-            let line = row.position().map_or(0, csv::Position::line);
-            skipped.line(&place, line, &why);
-        } else if !table.is_qos
-            && let Ok(name) = own.text("Cluster")
-            && cluster.get_or_insert_with(|| name.to_owned()) != name
-        {
-            return Err(ReadError::Clusters {
-                path: path.to_owned(),
-            });
+        let of_cluster = Row::of(header, &row).and_then(|row| {
+            take(&row, *is_of_qos, limits)?;
+            Ok(row.text(&["Cluster"]).ok())
+        });
+        match of_cluster {
+            Err(why) => {
+                let line = row.position().map_or(0, csv::Position::line);
+                skipped.line(&place, line, &why);
+            }
+            Ok(Some(name))
+                if !is_of_qos && cluster.get_or_insert_with(|| name.to_owned()) != name =>
+            {
+                return Err(ReadError::Clusters { path: owned() });
+            }
+            Ok(_) => {}
         }
     }
-    match table {
-        Some(_) => Ok(()),
-        None => Err(ReadError::Limits {
-            path: path.to_owned(),
-        }),
-    }
+    table
+        .map(drop)
+        .ok_or_else(|| ReadError::Limits { path: owned() })
 }
 
 /// Adds the limits of a row.
-fn take(row: &Row<'_>, limits: &mut Limits) -> Result<(), String> {
-    let (has, wanted) = (row.row.len(), row.table.names.len());
-    if has != wanted {
-        return Err(format!("the row has {has} fields instead of {wanted}"));
-    }
-    let name = row.text(if row.table.is_qos { "Name" } else { "Account" })?;
+fn take(row: &Row<'_>, is_of_qos: bool, limits: &mut Limits) -> Result<(), String> {
+    let name = row.text(&[if is_of_qos { "Name" } else { "Account" }])?;
     if name.is_empty() {
         return Err("the row has no name".to_owned());
     }
     for uncounted in UNCOUNTED {
-        if !row.text(uncounted)?.is_empty() {
+        if !row.text(&[uncounted])?.is_empty() {
             limits.uncounted.insert(uncounted.to_owned());
         }
     }
-    if !row.table.is_qos {
-        let texts = [name, row.text("User")?, row.text("Partition")?];
+    if !is_of_qos {
+        let texts = [name, row.text(&["User"])?, row.text(&["Partition"])?];
         let association = Association {
-            parent: row.text("ParentName")?.to_owned(),
-            all: row.group("GrpTRES", "GrpJobs", limits)?,
-            jobs: row.number("MaxJobs")?,
-            single: row.single(limits)?,
+            parent: row.text(&["ParentName"])?.to_owned(),
+            all: group(row, "GrpTRES", "GrpJobs", limits)?,
+            jobs: row.number(&["MaxJobs"])?,
+            single: single(row, limits)?,
         };
         limits
             .associations
             .insert(texts.map(str::to_owned).into(), association);
         return Ok(());
     }
-    let flags = row.text("Flags")?;
+    let flags = row.text(&["Flags"])?;
     let has_flag = |flag: &str| flags.split(',').any(|own| own.eq_ignore_ascii_case(flag));
     if has_flag("Relative") {
         return Err(format!(
             "the limits of the QOS {name} are percents of the cluster"
         ));
     }
-    let factor = match row.text("LimitFactor")? {
-        "" => None,
-        text => Some(text.parse().map_err(|_| wrong("LimitFactor", text))?),
-    };
     // sacctmgr prints the limit of jobs by user also as MaxJobs.
-    let by_user = match row.text("MaxJobsPU")? {
+    let by_user = match row.text(&["MaxJobsPU"])? {
         "" => "MaxJobs",
         _ => "MaxJobsPU",
     };
     let qos = Qos {
-        all: row.group("GrpTRES", "GrpJobs", limits)?,
-        by_user: row.group("MaxTRESPU", by_user, limits)?,
-        by_account: row.group("MaxTRESPA", "MaxJobsPA", limits)?,
-        single: row.single(limits)?,
-        factor,
+        factor: row.number(&["LimitFactor"])?,
+        all: group(row, "GrpTRES", "GrpJobs", limits)?,
+        by_user: group(row, "MaxTRESPU", by_user, limits)?,
+        by_account: group(row, "MaxTRESPA", "MaxJobsPA", limits)?,
+        single: single(row, limits)?,
         is_over_partition: has_flag("OverPartQOS"),
     };
     limits.qos.insert(name.to_owned(), qos);
