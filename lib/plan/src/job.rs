@@ -78,7 +78,7 @@ impl Default for Charge {
 }
 
 /// A job that ran.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Job {
     /// Its id as accounting shows it.
     pub id: Box<str>,

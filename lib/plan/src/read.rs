@@ -18,6 +18,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use serde::de::DeserializeOwned;
 
 use crate::job::History;
 
@@ -126,6 +127,29 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
         false => Box::new(file),
     };
     Ok(Box::new(BufReader::with_capacity(1 << 18, reader)))
+}
+
+/// Gives each row of a trace to `take`. A line that is none, or that `take` refuses, is named and skipped.
+fn trace<T: DeserializeOwned>(
+    place: &str,
+    source: impl Read,
+    history: &mut History,
+    mut take: impl FnMut(T, &mut History) -> Result<(), String>,
+) -> io::Result<()> {
+    let mut reader = csv::Reader::from_reader(source);
+    let mut rows = reader.deserialize();
+    while let Some(row) = rows.next() {
+        let line = rows.reader().position().line();
+        let taken = match row {
+            Ok(row) => take(row, history),
+            Err(error) if error.is_io_error() => return Err(error.into()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(why) = taken {
+            history.skipped.line(place, line, &why);
+        }
+    }
+    Ok(())
 }
 
 /// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a header.

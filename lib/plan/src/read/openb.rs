@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::value;
 use crate::cluster::{self, Cluster, Partition};
 use crate::fgd::{Host, MILLI, Task};
-use crate::job::{Charge, History, Job, Need};
+use crate::job::{History, Job, Need};
 
 #[derive(Deserialize)]
 struct Pod {
@@ -18,11 +18,8 @@ struct Pod {
     gpu_milli: u32,
     #[serde(default)]
     gpu_spec: String,
-    #[serde(default)]
     creation_time: Option<f64>,
-    #[serde(default)]
     deletion_time: Option<f64>,
-    #[serde(default)]
     scheduled_time: Option<f64>,
 }
 
@@ -43,51 +40,37 @@ struct Node {
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
     let partition = history.partitions.number("openb");
     let user = history.users.number("");
-    let mut reader = csv::Reader::from_reader(source);
-    let mut rows = reader.deserialize::<Pod>();
-    while let Some(row) = rows.next() {
-        let line = rows.reader().position().line();
-        let pod = match row {
-            Ok(pod) => pod,
-            Err(error) if error.is_io_error() => return Err(error.into()),
-            Err(error) => {
-                history.skipped.line(place, line, &error);
-                continue;
-            }
-        };
+    super::trace(place, source, history, |pod: Pod, history| {
         if pod.num_gpu == 0 {
             history.skipped.without_gpu += 1;
-            continue;
+            return Ok(());
         }
         let (Some(created), Some(start), Some(end)) =
             (pod.creation_time, pod.scheduled_time, pod.deletion_time)
         else {
             history.skipped.not_started += 1;
-            continue;
+            return Ok(());
         };
         let share = pod.gpu_milli as f32 / MILLI as f32;
         history.jobs.push(Job {
             id: pod.name.into(),
             user,
-            charge: Charge::default(),
             partition,
             submit: value::seconds(created),
             waited: value::seconds(start - created),
             ran: value::seconds(end - start),
-            limit: None,
             nodes: 1,
             gpus: pod.num_gpu,
             cpus: pod.cpu_milli.div_ceil(MILLI),
-            priority: 0,
             need: Need {
                 // A pod that asked for a whole GPU needs it, for all that is known.
                 share: (pod.num_gpu == 1).then_some(share),
                 ..Need::default()
             },
-            idle: Vec::new(),
+            ..Job::default()
         });
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The tasks of a workload, for the experiment of [`crate::fgd`].

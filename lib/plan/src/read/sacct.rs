@@ -202,7 +202,7 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
         cpus: count("cpu").unwrap_or(0) / held.nodes,
         priority: text("Priority")?.parse().unwrap_or(0),
         need,
-        idle: Vec::new(),
+        ..Job::default()
     }))
 }
 

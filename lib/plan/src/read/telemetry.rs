@@ -60,22 +60,17 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
         .flexible(true)
         .trim(csv::Trim::All)
         .from_reader(source);
-    let headers: Vec<String> = reader
-        .headers()?
-        .iter()
-        .map(str::to_ascii_lowercase)
-        .collect();
-    let column = |names: &[&str]| {
-        headers
-            .iter()
-            .position(|name| names.contains(&name.as_str()))
-    };
+    let headers = reader.headers()?.clone();
     let columns = [
-        column(&["job", "jobid"]),
-        column(&["time", "timestamp"]),
-        column(&["utilisation", "utilization"]),
-        column(&["memory", "memory_mib"]),
+        ["job", "jobid"],
+        ["time", "timestamp"],
+        ["utilisation", "utilization"],
+        ["memory", "memory_mib"],
     ];
+    let columns = columns.map(|names| {
+        let is_one = |own: &str| names.iter().any(|name| own.eq_ignore_ascii_case(name));
+        headers.iter().position(is_one)
+    });
     let [Some(job), Some(time), Some(utilisation), memory] = columns else {
         let wrong = "the columns are not job, time, utilisation and memory; name them so";
         return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
@@ -86,37 +81,26 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
             Ok(row) => row,
             Err(error) if error.is_io_error() => return Err(error.into()),
             Err(error) => {
-                history.skipped.line(
-                    place,
-                    error.position().map_or(0, csv::Position::line),
-                    &error,
-                );
+                let line = error.position().map_or(0, csv::Position::line);
+                history.skipped.line(place, line, &error);
                 continue;
             }
         };
         let line = row.position().map_or(0, csv::Position::line);
-        let field = |at: Option<usize>| at.and_then(|at| row.get(at)).unwrap_or_default();
-        let number = |text: &str| {
-            text.parse::<f64>()
-                .ok()
-                .filter(|value| value.is_finite() && *value >= 0.0)
+        let field = |at: usize| row.get(at).unwrap_or_default();
+        let number = |at: usize| {
+            let number = field(at).parse::<f64>().ok();
+            number.filter(|value| value.is_finite() && *value >= 0.0)
         };
         // Prometheus writes seconds with decimals.
-        let when = value::time(field(Some(time)))
-            .ok()
-            .flatten()
-            .or_else(|| number(field(Some(time))).map(|time| time as u64));
-        let memory = match memory {
-            Some(at) => number(field(Some(at))),
-            None => Some(0.0),
-        };
-        match (when, number(field(Some(utilisation))), memory) {
-            (Some(when), Some(percent), Some(memory))
-                if percent <= 100.0 && !field(Some(job)).is_empty() =>
-            {
-                seen.entry(field(Some(job)).to_owned())
-                    .or_default()
-                    .add(when, percent, memory);
+        let when = value::time(field(time)).ok().flatten();
+        let when = when.or_else(|| number(time).map(|time| time as u64));
+        let memory = memory.map_or(Some(0.0), number);
+        let percent = number(utilisation).filter(|percent| *percent <= 100.0);
+        match (when, percent, memory) {
+            (Some(when), Some(percent), Some(memory)) if !field(job).is_empty() => {
+                let seen = seen.entry(field(job).to_owned()).or_default();
+                seen.add(when, percent, memory);
             }
             _ => history
                 .skipped
@@ -140,13 +124,9 @@ fn apply(history: &mut History, seen: &mut HashMap<String, Seen>) -> usize {
         if seen.memory > 0.0 {
             job.need.memory_mib = Some(seen.memory as f32);
         }
-        let since_start = |(from, length): &(u64, u64)| {
-            let from = from.saturating_sub(start);
-            (
-                u32::try_from(from).unwrap_or(u32::MAX),
-                u32::try_from(*length).unwrap_or(u32::MAX),
-            )
-        };
+        let narrow = |seconds: u64| u32::try_from(seconds).unwrap_or(u32::MAX);
+        let since_start =
+            |(from, length): &(u64, u64)| (narrow(from.saturating_sub(start)), narrow(*length));
         job.idle = seen.idle.iter().map(since_start).collect();
     }
     known

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 pub const LONGEST: u64 = 1 << 40;
 
 /// No job has more GPUs, and no node more shards.
-const MOST_GPUS: u32 = 1 << 20;
+pub const MOST_GPUS: u32 = 1 << 20;
 
 /// Seconds of a number with decimals.
 pub fn seconds(number: f64) -> u64 {
