@@ -36,12 +36,9 @@ pub enum ReadError {
     /// Its form is not known.
     #[error(
         "reading {} failed: its first line is no header of sacct -P, openb, philly or usage records; print the fields with sacct -P, or name them with --fields",
-        path.display()
+        .0.display()
     )]
-    Form {
-        /// The file.
-        path: PathBuf,
-    },
+    Form(PathBuf),
     /// A column is missing.
     #[error("reading {} failed: the column {column} is missing; add it", path.display())]
     Column {
@@ -53,21 +50,15 @@ pub enum ReadError {
     /// A file of limits without a header.
     #[error(
         "reading {} failed: its first line is no header of sacctmgr -P show qos or show assoc; print the fields of gpufrac(1), without -n",
-        path.display()
+        .0.display()
     )]
-    Limits {
-        /// The file.
-        path: PathBuf,
-    },
+    Limits(PathBuf),
     /// Associations of more than one cluster.
     #[error(
         "reading {} failed: it has the associations of several clusters; print those of one with `where cluster=NAME`",
-        path.display()
+        .0.display()
     )]
-    Clusters {
-        /// The file.
-        path: PathBuf,
-    },
+    Clusters(PathBuf),
     /// All jobs have shards, and nothing says what part of a GPU a shard is.
     #[error(
         "the history has only jobs with shards ({0}), and nothing says how many shards a GPU has; name the nodes with --cluster FILE, with `shard:` in their Gres"
@@ -168,9 +159,7 @@ pub fn history(
     reader.read_until(b'\n', &mut first).map_err(failed)?;
     let head = String::from_utf8_lossy(&first).trim().to_owned();
     let place = path.display().to_string();
-    let form = form(&head, fields).ok_or_else(|| ReadError::Form {
-        path: path.to_owned(),
-    })?;
+    let form = form(&head, fields).ok_or_else(|| ReadError::Form(path.to_owned()))?;
     let whole = io::Cursor::new(first).chain(reader);
     match form {
         Form::Sacct => sacct::read(path, whole, fields, history, progress)?,

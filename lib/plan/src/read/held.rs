@@ -26,12 +26,11 @@ impl Held {
         let nodes = nodes.clamp(1, all);
         if devices.gpus > 0 {
             let gpus = devices.all_gpus().div_ceil(nodes);
-            let filled = f64::from(gpus);
             return Some(Held {
                 nodes,
                 gpus,
                 share: None,
-                filled,
+                filled: gpus.into(),
             });
         }
         let mut shared = f64::from(devices.mps) / per_gpu.mps(list);

@@ -42,15 +42,11 @@ fn parse(comment: &str) -> Option<Need> {
         .read_to_string(&mut text)
         .ok()?;
     let summary: Summary = serde_json::from_str(&text).ok()?;
-    let nodes = || summary.nodes.values();
-    let memory = nodes()
-        .flat_map(|node| node.gpu_used_memory.values())
-        .copied()
-        .reduce(f64::max);
-    let activity: Vec<f64> = nodes()
-        .flat_map(|node| node.gpu_utilization.values())
-        .copied()
-        .collect();
+    let nodes = summary.nodes.values();
+    let memory = nodes.clone().flat_map(|node| node.gpu_used_memory.values());
+    let memory = memory.copied().reduce(f64::max);
+    let activity = nodes.flat_map(|node| node.gpu_utilization.values());
+    let activity: Vec<f64> = activity.copied().collect();
     let mean = (!activity.is_empty()).then(|| activity.iter().sum::<f64>() / activity.len() as f64);
     Some(Need {
         memory_mib: memory.map(|bytes| (bytes / (1024.0 * 1024.0)) as f32),

@@ -120,7 +120,7 @@ pub fn read(
             continue;
         }
         let Some((header, is_of_qos)) = &table else {
-            return Err(ReadError::Limits { path: owned() });
+            return Err(ReadError::Limits(owned()));
         };
         let of_cluster = Row::of(header, &row).and_then(|row| {
             take(&row, *is_of_qos, limits)?;
@@ -134,14 +134,12 @@ pub fn read(
             Ok(Some(name))
                 if !is_of_qos && cluster.get_or_insert_with(|| name.to_owned()) != name =>
             {
-                return Err(ReadError::Clusters { path: owned() });
+                return Err(ReadError::Clusters(owned()));
             }
             Ok(_) => {}
         }
     }
-    table
-        .map(drop)
-        .ok_or_else(|| ReadError::Limits { path: owned() })
+    table.map(drop).ok_or_else(|| ReadError::Limits(owned()))
 }
 
 /// Adds the limits of a row.

@@ -32,7 +32,7 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
         let devices = Devices::of(gres).unwrap_or_default();
         Some(Node {
             name: node.name.clone(),
-            gpus: value::gpus_of_node(gres).ok().filter(|gpus| *gpus > 0)?,
+            gpus: Some(devices.all_gpus()).filter(|gpus| *gpus > 0)?,
             cpus: cpus(&node.entry),
             shards: devices.shards,
             mps: devices.mps,

@@ -12,13 +12,8 @@ use crate::job::{Charge, History, Job, Need};
 /// # Errors
 /// When the system refuses.
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
-    let mut reader = BufReader::new(source);
-    let mut bytes = Vec::new();
-    for number in 1.. {
-        bytes.clear();
-        if reader.read_until(b'\n', &mut bytes)? == 0 {
-            break;
-        }
+    for (number, bytes) in (1..).zip(BufReader::new(source).split(b'\n')) {
+        let bytes = bytes?;
         let text = String::from_utf8_lossy(&bytes);
         if text.trim().is_empty() {
             continue;
@@ -32,35 +27,29 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
             }
         };
         let share = f32::from(u16::try_from(record.units).unwrap_or(100)) / 100.0;
-        let used = record.used.as_ref();
+        let (memory, activity) = record
+            .used
+            .as_ref()
+            .map_or((None, None), |used| (used.peak_memory_mib, used.activity));
+        let account = record.account.as_deref().unwrap_or_default();
         history.jobs.push(Job {
             id: record.job.to_string().into(),
             user: history.users.number(&record.user),
             charge: Charge {
-                account: history
-                    .accounts
-                    .number(record.account.as_deref().unwrap_or_default()),
+                account: history.accounts.number(account),
                 ..Charge::default()
             },
             partition: history.partitions.number(&record.partition),
             submit: record.start.min(value::LONGEST),
-            waited: 0,
             ran: record.seconds.min(value::LONGEST),
-            limit: None,
             nodes: 1,
             gpus: 1,
-            cpus: 0,
-            priority: 0,
             need: Need {
-                memory_mib: used
-                    .and_then(|used| used.peak_memory_mib)
-                    .map(|mib| mib as f32),
-                activity: used
-                    .and_then(|used| used.activity)
-                    .map(|part| part as f32 * share),
+                memory_mib: memory.map(|mib| mib as f32),
+                activity: activity.map(|part| part as f32 * share),
                 share: Some(share),
             },
-            idle: Vec::new(),
+            ..Job::default()
         });
     }
     Ok(())

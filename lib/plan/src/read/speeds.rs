@@ -18,19 +18,14 @@ pub fn read(source: impl Read) -> io::Result<Vec<(u8, f64)>> {
     let mut speeds = Vec::new();
     for row in csv::Reader::from_reader(source).deserialize::<Row>() {
         let row = row?;
-        let compute = row
-            .slice
-            .split_once('g')
-            .and_then(|(count, _)| count.parse().ok());
-        match compute {
-            Some(compute) if row.speed_against_7g > 0.0 && row.speed_against_7g.is_finite() => {
-                speeds.push((compute, row.speed_against_7g));
-            }
-            _ => {
-                let wrong = format!("`{}` is no slice with a speed", row.slice);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
-            }
-        }
+        let (compute, speed) = (row.slice.split_once('g'), row.speed_against_7g);
+        let compute = compute.and_then(|(count, _)| count.parse().ok());
+        let known = compute.filter(|_| speed > 0.0 && speed.is_finite());
+        let compute = known.ok_or_else(|| {
+            let wrong = format!("`{}` is no slice with a speed", row.slice);
+            io::Error::new(io::ErrorKind::InvalidData, wrong)
+        })?;
+        speeds.push((compute, speed));
     }
     Ok(speeds)
 }

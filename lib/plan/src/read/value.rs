@@ -136,7 +136,7 @@ impl<'a> Devices<'a> {
         Ok(devices)
     }
 
-    /// The whole GPUs, and those that the instances fill.
+    /// The whole GPUs, and those that the instances fill; shards and MPS count not at all.
     pub fn all_gpus(&self) -> u32 {
         self.gpus + gpus_of_share(self.part.share())
     }
@@ -145,11 +145,6 @@ impl<'a> Devices<'a> {
     pub fn is_empty(&self) -> bool {
         self.gpus + self.instances + self.shards + self.mps == 0
     }
-}
-
-/// The GPUs of a node by its Gres. Instances count as the GPUs that they fill, shards and MPS not at all.
-pub fn gpus_of_node(gres: &str) -> Result<u32, ()> {
-    Ok(Devices::of(gres)?.all_gpus())
 }
 
 /// The fewest GPUs that hold parts of this sum.
@@ -176,10 +171,8 @@ impl<'a> Item<'a> {
     /// None for other things than GPUs and their shares.
     fn of(text: &'a str) -> Option<Item<'a>> {
         let text = text.split('(').next().unwrap_or(text).trim();
-        let mut bare = ["gres/", "gres:"]
-            .iter()
-            .filter_map(|it| text.strip_prefix(it));
-        let text = bare.next().unwrap_or(text);
+        let bare = text.strip_prefix("gres/").or(text.strip_prefix("gres:"));
+        let text = bare.unwrap_or(text);
         let is_count = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let (device, count) = text.split_once('=').unwrap_or_else(|| {
             let pair = text.rsplit_once(':');
@@ -296,6 +289,10 @@ mod tests {
         for text in ["gres/gpu=many", "gres/gpu=4000000000", "gres/shard=-1"] {
             assert_eq!(counts(text), Err(()), "{text}");
         }
+    }
+
+    fn gpus_of_node(gres: &str) -> Result<u32, ()> {
+        Ok(Devices::of(gres)?.all_gpus())
     }
 
     #[test]
