@@ -1,7 +1,8 @@
 //! Judges the partitions of the pools.
 
+pub(super) mod billing;
+
 use gpufrac_core::config::{Config, Pool};
-use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 
 use super::Settings;
@@ -93,20 +94,7 @@ fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding
         });
         return;
     }
-    let place_of_line = || {
-        let line = line.map(|line| line.place().to_string());
-        line.unwrap_or("scontrol show partition".into())
-    };
-    // The value in the file, otherwise the running one, if it is bad.
-    let bad = |key: &'static str, is_bad: &dyn Fn(&str) -> bool| -> Option<(String, String)> {
-        let written = line.and_then(|line| line.find(key));
-        if let Some((place, value)) = written.filter(|(_, value)| is_bad(value)) {
-            return Some((place.to_string(), value.to_owned()));
-        }
-        let running = record.and_then(|record| record.get(key));
-        let running = running.filter(|value| is_bad(value));
-        running.map(|value| (place_of_line(), value.to_owned()))
-    };
+    let bad = |key: &'static str, is_bad: &dyn Fn(&str) -> bool| bad(settings, name, key, is_bad);
     // `Exclusive=NODE` since 26.05.
     let whole_nodes = [
         ("Shared", "EXCLUSIVE"),
@@ -138,36 +126,29 @@ fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding
             fix: format!("write in the line of partition {name}: PreemptMode=REQUEUE"),
         });
     }
-    let is_free = |weights: &str| weight_of_gpus(weights, &config.count_name).is_some();
-    if let Some((place, weights)) = bad("TRESBillingWeights", &is_free) {
-        let count = &config.count_name;
-        let unit = weight_of_gpus(&weights, count).unwrap_or_default() / 100.0;
-        found.push(Finding {
-            severity: Severity::Warning,
-            place: Some(place),
-            what: format!(
-                "partition {name} bills gres/gpu and not gres/{count}: a fraction of a GPU costs no more than its CPUs and memory"
-            ),
-            fix: format!(
-                "write in TRESBillingWeights of partition {name} GRES/{count}={unit} instead of GRES/gpu: 100 are a GPU"
-            ),
-        });
-    }
+    billing::judge(settings, config, name, found);
 }
 
-/// The weight of a GPU, where weights bill GPUs and no fractions.
-fn weight_of_gpus(weights: &str, count_name: &CountName) -> Option<f64> {
-    let pairs = weights.split(',').filter_map(|pair| pair.split_once('='));
-    let mut pairs = pairs.map(|(name, weight)| (name.trim().to_ascii_lowercase(), weight.trim()));
-    let of_fractions = [format!("gres/{count_name}"), "gres/shard".to_owned()];
-    let billed = |name: &String| {
-        of_fractions
-            .iter()
-            .any(|own| name.starts_with(own.as_str()))
-    };
-    if pairs.clone().any(|(name, _)| billed(&name)) {
-        return None;
+/// The value of a setting of a partition, if it is bad, and its place: the one in the file, otherwise the running one.
+fn bad(
+    settings: &Settings,
+    name: &str,
+    key: &'static str,
+    is_bad: &dyn Fn(&str) -> bool,
+) -> Option<(String, String)> {
+    let files = settings.files.as_ref();
+    let line = files
+        .and_then(|files| files.site.partition(name))
+        .map(|it| &it.entry);
+    let written = line.and_then(|line| line.find(key));
+    if let Some((place, value)) = written.filter(|(_, value)| is_bad(value)) {
+        return Some((place.to_string(), value.to_owned()));
     }
-    let (_, weight) = pairs.find(|(name, _)| name == "gres/gpu")?;
-    weight.parse().ok().filter(|weight| *weight > 0.0)
+    let running = settings.running.as_ref()?.partitions.get(name)?;
+    let value = running.get(key).filter(|value| is_bad(value))?;
+    let place = line.map(|line| line.place().to_string());
+    Some((
+        place.unwrap_or("scontrol show partition".into()),
+        value.to_owned(),
+    ))
 }
