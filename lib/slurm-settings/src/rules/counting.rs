@@ -85,6 +85,7 @@ pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<
     fault(
         Severity::Warning,
         "sacct, sreport and limits do not see fractions",
-        Fix::Value(list(&words, &[&tres], &own)),
+        // Tools of others look for whole GPUs (docs/admin/neighbours.md).
+        Fix::Value(list(&words, &["gres/gpu", &tres], &own)),
     )
 }
