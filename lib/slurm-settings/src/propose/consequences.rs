@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufrac_core::config::Config;
+use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::fraction::Fraction;
 use gpufrac_core::hostlist;
 use gpufrac_core::mig_type::MigType;
 use gpufrac_slurm_conf::{Node, counts};
@@ -14,7 +15,8 @@ use super::super::gpu_count::is_own_type;
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Ends {
     Instances(String),
-    Type(String),
+    /// The Type, and what to write instead.
+    Type(String, String),
     Shards(u64),
     Mps,
 }
@@ -41,10 +43,8 @@ pub(super) fn of(settings: &Settings, config: &Config, changed: &[String]) -> Ve
 
 fn of_node(node: &Node, config: &Config) -> BTreeSet<Ends> {
     let mut ends = BTreeSet::new();
-    let has_whole = config
-        .pools_of_node(&node.name)
-        .iter()
-        .any(|pool| pool.gpus.is_some());
+    let pools = config.pools_of_node(&node.name);
+    let has_others = pools.iter().any(|pool| pool.gpus.is_some());
     let mut instances = Vec::new();
     let counts = counts(node.gres().unwrap_or_default());
     // Shards of gpufrac may have no Type.
@@ -58,8 +58,8 @@ fn of_node(node: &Node, config: &Config) -> BTreeSet<Ends> {
                 instances.push(format!("gpu:{type_name}:{count}"));
             }
             // Some GPUs of that Type may have no pool.
-            "gpu" if !type_name.is_empty() && !has_whole => {
-                ends.insert(Ends::Type(type_name));
+            "gpu" if !type_name.is_empty() && !has_others => {
+                ends.insert(Ends::Type(type_name, instead_of_whole(&pools)));
             }
             "shard" if !is_own_type(&type_name) && !has_fractions => {
                 ends.insert(Ends::Shards(count));
@@ -76,6 +76,18 @@ fn of_node(node: &Node, config: &Config) -> BTreeSet<Ends> {
     ends
 }
 
+/// The request for a whole GPU, or for the largest part where the pools lend none.
+fn instead_of_whole(pools: &[&Pool]) -> String {
+    let largest = pools.iter().filter_map(|pool| pool.layout.menu.last());
+    let largest = largest.map(|size| size.fraction).max();
+    match largest.filter(|size| *size < Fraction::ONE) {
+        Some(size) => {
+            format!("--gres=gpufrac:{size}, the largest part, because no whole GPU is lent there")
+        }
+        None => "--gres=gpufrac:1".to_owned(),
+    }
+}
+
 impl Ends {
     fn text(&self, nodes: &str) -> String {
         match self {
@@ -84,8 +96,8 @@ impl Ends {
                  these (`nvidia-smi mig -dci`, then `nvidia-smi mig -dgi`), and switch off what makes them at boot. Users write \
                  --gres=gpufrac:0.25 instead of the Types"
             ),
-            Ends::Type(name) => format!(
-                "the Type {name} of whole GPUs ends on {nodes}: instead of --gres=gpu:{name}:1 users write --gres=gpufrac:1"
+            Ends::Type(name, instead) => format!(
+                "the Type {name} of whole GPUs ends on {nodes}: instead of --gres=gpu:{name}:1 users write {instead}"
             ),
             Ends::Shards(count) => format!(
                 "the {count} shards of {nodes} end: instead of --gres=shard:N users write the part of a GPU, --gres=gpufrac:0.25"
