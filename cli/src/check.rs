@@ -70,10 +70,12 @@ fn look(args: &CheckArgs, config: Config) -> Report {
         config: in_use.then_some(path),
         host: !slurm_alone,
         this_node_alone: args.quiet,
+        // A thousand nodes that are checked at a time must not ask slurmdbd.
+        limits: !args.quiet && !on_node,
         here: on_node.then(|| here(&node)),
     };
     let settings = settings::gather(&sources);
-    let unknown = settings.unknown.iter();
+    let unknown = settings.unknown.iter().chain(&settings.limits.unknown);
     let unknown = unknown.map(|unknown| format!("Slurm: {unknown}"));
     report.lines.extend(unknown);
     report.slurm_is_known = !settings.is_empty();

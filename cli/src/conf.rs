@@ -43,6 +43,7 @@ fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
         config: None,
         host: args.slurm_conf.is_none(),
         this_node_alone: false,
+        limits: false,
         here: node.has_pools().then(|| Here {
             node: &node.name,
             gpus: seen,

@@ -85,6 +85,7 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     changes.extend(proposal.changes.iter().cloned());
     show(&changes, args.write)?;
     tell_left(&proposal.left);
+    tell("\nnot known:", &settings.limits.unknown);
     tell("\nfor the users of these nodes:", &proposal.consequences);
     let steps = Steps {
         config: (&path, config_changes),
@@ -104,6 +105,7 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
         config: None,
         host: args.slurm_conf.is_none(),
         this_node_alone: false,
+        limits: true,
         // If `init` runs on slurmctld's host for another node, this host's settings do not count.
         here: (seen.is_some() || environment::host_name() == node.name).then(|| Here {
             node: &node.name,

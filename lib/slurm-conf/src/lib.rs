@@ -11,5 +11,5 @@ mod site;
 
 pub use conf::{ConfFile, Files, Glob, Line, Place, PluginLine, Read, read_conf};
 pub use gres::{Counts, counts, number};
-pub use running::{Record, Running};
+pub use running::{Record, Running, reservations};
 pub use site::{Entry, Node, Partition, Site};

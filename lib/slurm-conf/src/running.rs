@@ -82,6 +82,21 @@ impl Running {
     }
 }
 
+/// The reservations of `scontrol -o show reservation`, by name.
+#[must_use]
+pub fn reservations(text: &str) -> BTreeMap<String, Record> {
+    let lines = text.lines().filter_map(|line| {
+        // `Flags=` may be empty, and the next field is not its value.
+        let words = line
+            .split_whitespace()
+            .filter_map(|word| word.split_once('='));
+        let fields = words.map(|(key, value)| (key.to_ascii_lowercase(), value.to_owned()));
+        let record = Record(fields.collect());
+        Some((record.get("ReservationName")?.to_owned(), record))
+    });
+    lines.collect()
+}
+
 /// Records that begin with this key, on one line each or on several.
 fn records(text: &str, first: &str) -> BTreeMap<String, Record> {
     let mut records = BTreeMap::new();

@@ -37,6 +37,8 @@ pub struct Sources<'a> {
     /// Whether to ask slurmctld about this node only. Thousands of nodes ask every few minutes, so each question must
     /// cost slurmctld little.
     pub this_node_alone: bool,
+    /// Whether to ask slurmdbd for limits on any host; otherwise only slurmctld's host asks, and not for this node alone.
+    pub limits: bool,
     /// The node that this host is, if it is one.
     pub here: Option<Here<'a>>,
 }
@@ -123,6 +125,12 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     settings.config = sources.config.clone();
     let config = sources.config.as_deref();
     settings.closed = config.and_then(|config| super::access::closed(config, &settings));
+    // A slurm.conf that is only tried has no slurmctld, and so no slurmdbd.
+    let is_tried = sources.slurm_conf.is_some();
+    let is_asked = sources.limits || settings.is_of_controller();
+    if is_asked && !is_tried && !sources.this_node_alone && settings.running.is_some() {
+        settings.limits = super::limits::ask(&settings);
+    }
     if let Some(here) = &sources.here {
         settings.kill_mode = if here.uses_mps { kill_mode() } else { None };
         settings.gpus = here.gpus.clone().map(|gpus| HostGpus {

@@ -10,6 +10,7 @@ mod gather;
 pub mod gpu_count;
 mod gres_lines;
 mod host;
+mod limits;
 mod nodes;
 mod partitions;
 mod pools;
@@ -18,6 +19,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
@@ -30,6 +32,7 @@ pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather, slurm_
 pub use gpu_count::{Fact, GpuCount};
 pub use gpufrac_slurm_conf::{Files, Place, Running};
 pub use host::{Role, Trouble};
+pub use limits::Limits;
 
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +88,8 @@ pub struct Settings {
     pub gpus: Option<HostGpus>,
     /// The path of gpufrac.toml, if it is the one in use.
     pub config: Option<PathBuf>,
+    /// The limits and reservations; none if they were not asked for.
+    pub limits: Limits,
     /// slurmctld's answer about its pools; None if it was not asked or did not answer.
     pub pools: Option<pools::Answer>,
     /// The file or folder whose mode keeps slurmctld or users from reading gpufrac.toml.
@@ -150,6 +155,19 @@ impl Settings {
     }
 }
 
+/// The findings about limits, prices and reservations alone, which a site announces to its users.
+pub fn limits_and_prices(settings: &Settings, config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    rules::accounting(settings, config, &mut found);
+    let names = config.pools.iter().flat_map(|pool| &pool.partitions);
+    for name in names.collect::<BTreeSet<_>>() {
+        partitions::billing::judge(settings, config, name, &mut found);
+    }
+    limits::judge(settings, config, &mut found);
+    limits::judge_reservations(settings, config, &mut found);
+    found
+}
+
 /// Judges the settings against the pools. The findings are sorted: errors, warnings, notes.
 pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -165,6 +183,8 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     if settings.only.is_none() {
         partitions::judge(settings, config, &mut found);
         comments::judge(settings, &mut found);
+        limits::judge(settings, config, &mut found);
+        limits::judge_reservations(settings, config, &mut found);
     }
     // A wrong line explains both, and a correct one ends both.
     let slurm_conf = settings.slurm_conf();

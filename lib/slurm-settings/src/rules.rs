@@ -166,6 +166,22 @@ const WITHOUT_DEFAULT: &[&str] = &[
     "CliFilterPlugins",
 ];
 
+/// The finding about what accounting counts.
+pub(super) fn accounting(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
+    let context = Context::of(settings, config);
+    let slurm = settings.files.as_ref().map(|files| &files.slurm);
+    let key = "AccountingStorageTRES";
+    let running = settings.running.as_ref();
+    one(
+        &context,
+        running,
+        slurm,
+        key,
+        counting::accounting_tres,
+        found,
+    );
+}
+
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let context = Context::of(settings, config);
     let running = settings.running.as_ref();

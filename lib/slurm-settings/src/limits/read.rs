@@ -1,0 +1,119 @@
+//! Reads the tables of `sacctmgr -P show qos` and `show assoc`. A column that a release does not have is no limit.
+
+use std::collections::BTreeMap;
+
+use super::{Limit, Owner};
+use gpufrac_slurm_conf::number;
+
+/// The columns that are limits.
+const KEYS: [&str; 11] = [
+    "GrpTRES",
+    "GrpTRESMins",
+    "GrpTRESRunMins",
+    "MaxTRES",
+    "MaxTRESPerNode",
+    "MaxTRESMins",
+    "MaxTRESPU",
+    "MaxTRESPA",
+    "MinTRES",
+    "MaxTRESRunMinsPU",
+    "MaxTRESRunMinsPA",
+];
+
+/// A row by the names of its columns.
+type Row<'t> = BTreeMap<&'t str, &'t str>;
+
+fn table(text: &str) -> impl Iterator<Item = Row<'_>> {
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap_or_default().split('|').collect();
+    lines.map(move |line| header.iter().copied().zip(line.split('|')).collect())
+}
+
+/// The limits of QOS.
+pub(super) fn qos(text: &str) -> Vec<Limit> {
+    let rows = table(text).flat_map(|row| {
+        let owner = Owner::Qos(of(&row, "Name"));
+        let denies = of(&row, "Flags").contains("DenyOnLimit");
+        limits(&row, &owner, denies)
+    });
+    rows.collect()
+}
+
+/// The limits of associations. Users with the same limits stand together, because a class may have hundreds of them.
+pub(super) fn associations(text: &str) -> Vec<Limit> {
+    let mut found: Vec<Limit> = Vec::new();
+    for limit in table(text).flat_map(|row| limits(&row, &owner(&row), false)) {
+        let same = found.iter_mut().find_map(|known| users_with(known, &limit));
+        match (same, limit.owner) {
+            (Some(known), Owner::Users { names, .. }) => known.extend(names),
+            (_, owner) => found.push(Limit { owner, ..limit }),
+        }
+    }
+    found
+}
+
+/// The users of a limit to which those of another can be added.
+fn users_with<'l>(known: &'l mut Limit, other: &Limit) -> Option<&'l mut Vec<String>> {
+    let is_same = known.key == other.key && known.gres == other.gres;
+    let (
+        Owner::Users {
+            names,
+            account,
+            cluster,
+            partition,
+        },
+        Owner::Users {
+            account: a,
+            cluster: c,
+            partition: p,
+            ..
+        },
+    ) = (&mut known.owner, &other.owner)
+    else {
+        return None;
+    };
+    (is_same && (&*account, &*cluster, &*partition) == (a, c, p)).then_some(names)
+}
+
+fn owner(row: &Row<'_>) -> Owner {
+    let (account, cluster) = (of(row, "Account"), of(row, "Cluster"));
+    match (of(row, "User"), account.as_str()) {
+        (user, "root") if user.is_empty() => Owner::Cluster(cluster),
+        (user, _) if user.is_empty() => Owner::Account {
+            name: account,
+            cluster,
+        },
+        (user, _) => Owner::Users {
+            names: vec![user],
+            account,
+            cluster,
+            partition: of(row, "Partition"),
+        },
+    }
+}
+
+fn of(row: &Row<'_>, key: &str) -> String {
+    row.get(key).copied().unwrap_or_default().to_owned()
+}
+
+fn limits(row: &Row<'_>, owner: &Owner, denies: bool) -> Vec<Limit> {
+    let found = KEYS.iter().filter_map(|key| {
+        let gres = gres(row.get(key)?);
+        (!gres.is_empty()).then(|| Limit {
+            owner: owner.clone(),
+            key,
+            gres,
+            denies,
+        })
+    });
+    found.collect()
+}
+
+/// The counts of GRES in `cpu=50,gres/gpu=1`, by name.
+pub(super) fn gres(tres: &str) -> BTreeMap<String, u64> {
+    let items = tres.split(',').filter_map(|item| {
+        let (name, count) = item.split_once('=')?;
+        Some((name.strip_prefix("gres/")?.to_owned(), number(count)?))
+    });
+    items.collect()
+}
