@@ -241,6 +241,10 @@ pub struct CheckArgs {
     /// Check this slurm.conf and the files beside it, not those of the running Slurm; implies `--slurm`
     #[arg(long, value_name = "FILE", conflicts_with = "file_only")]
     pub slurm_conf: Option<PathBuf>,
+    /// Print what changes for users, to paste into an announcement: what ends, what to write instead, limits, prices,
+    /// reservations and waiting jobs; exit status 1 if there is anything
+    #[arg(long, conflicts_with_all = ["file_only", "quiet"])]
+    pub migration: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

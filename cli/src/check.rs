@@ -2,6 +2,7 @@
 
 mod activity;
 mod jobs;
+mod migration;
 mod reaper;
 mod report;
 mod stuck;
@@ -22,6 +23,9 @@ use crate::status;
 use report::{Form, Report, Verdict};
 
 pub fn run(args: &CheckArgs) -> Verdict {
+    if args.migration {
+        return migration::run(args);
+    }
     let form = Form::of(args);
     let path = args.config.path();
     match args.config.read_strictly() {

@@ -575,3 +575,125 @@ fn fractions_are_billed_and_lower_the_fair_share() -> Result<(), LabError> {
     )?;
     lab.expect_nothing_left()
 }
+
+/// The findings and hints of `gpufrac check` about limits, and its exit code.
+fn checked(lab: &Lab) -> Result<(Option<i32>, String), LabError> {
+    let said = lab.command("gpufrac").args(["check", "--slurm"]).run()?;
+    Ok((said.status.code(), said.stderr))
+}
+
+/// Runs a command as check prints it.
+fn run_line(lab: &Lab, line: &str) -> Result<(), LabError> {
+    for command in line.split(" && ") {
+        let mut words = command.split(' ');
+        match words.next() {
+            Some("sacctmgr") => drop(lab.sacctmgr(&words.collect::<Vec<_>>())?),
+            Some(program) => drop(lab.command(program).args(words).stdout()?),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Result<(), LabError> {
+    const TRACKED: &str = "AccountingStorageTRES=gres/gpu,gres/shard";
+    let mut lab = Lab::builder()
+        .accounting()
+        .slurm_conf_extra("AccountingStorageEnforce=associations,limits,qos")
+        .slurm_conf_extra(TRACKED)
+        .start()?;
+    let user = lab.users()[0].clone();
+    for (qos, limit) in [
+        ("few", "MaxTRESPerUser=gres/shard=40,gres/gpu=1"),
+        ("least", "MinTRESPerJob=gres/gpu=1"),
+    ] {
+        lab.sacctmgr(&["add", "qos", qos, limit])?;
+    }
+    lab.sacctmgr(&["modify", "account", "lab", "set", "GrpTRES=gres/gpu=8"])?;
+    lab.sacctmgr(&["modify", "user", &user.name, "set", "qos+=few,least"])?;
+    let few = hold(&lab, &user, &["-t1", "-qfew", HALF])?;
+    waits_for(&lab, few, "QOSMaxGRESPerUser")?;
+    let least = hold(&lab, &user, &["-t1", "-qleast", QUARTER])?;
+    waits_for(&lab, least, "QOSMinGRES")?;
+    // Limits on whole GPUs hold no fraction: the account has eight, and no GPU is counted.
+    let free = hold(&lab, &user, &["-t1", HALF])?;
+    lab.wait_for_state(free, &["RUNNING"])?;
+    // Slurm 22.05 has no reservations of GPUs.
+    let reserve = format!(
+        "create reservation ReservationName=r StartTime=now+1hour Duration=60 Users={} TRES=gres/gpu=1 PartitionName=gpu",
+        user.name
+    );
+    let reserved = lab.command("scontrol").args(reserve.split(' ')).run()?;
+    let reserved = reserved.status.success();
+
+    let (code, text) = checked(&lab)?;
+    assert_eq!(code, Some(1), "{text}");
+    let lines = [
+        "sacctmgr modify qos few set MaxTRESPU=gres/gpu=1,gres/shard=-1,gres/gpufrac=100\n",
+        "sacctmgr modify qos least set MinTRES=gres/gpu=-1,gres/gpufrac=13\n",
+        "sacctmgr modify account where name=lab cluster=lab set GrpTRES=gres/gpu=8,gres/gpufrac=800\n",
+    ];
+    let tracked = format!("{TRACKED},gres/gpufrac");
+    let what = [
+        "MaxTRESPU=gres/shard=40 counts parts of GPUs, 100 a GPU: a request for gpufrac:0.5 waits for ever",
+        "GrpTRES=gres/gpu=8 limits no fraction: Slurm counts it as gres/gpufrac",
+        &tracked,
+    ];
+    for expected in lines.iter().chain(&what) {
+        assert!(text.contains(expected), "no {expected} in {text}");
+    }
+    assert_eq!(
+        text.contains("reservation r: TRES=gres/gpu=1 on "),
+        reserved,
+        "{text}"
+    );
+    let list = lab
+        .command("gpufrac")
+        .args(["check", "--migration"])
+        .run()?;
+    assert_eq!(list.status.code(), Some(1), "{list:?}");
+    for expected in lines.iter().chain(&what) {
+        assert!(list.stdout.contains(expected), "no {expected} in {list:?}");
+    }
+
+    // What the hints say, in their order.
+    let path = lab.folder().etc().join("slurm.conf");
+    let conf = std::fs::read_to_string(&path).expect("slurm.conf");
+    std::fs::write(&path, conf.replace(TRACKED, &tracked)).expect("root may");
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.start_slurmctld()?;
+    // Slurm 22.05 counts no shards before the node has registered them.
+    let text = lab.wait("the node has registered", Duration::from_secs(60), || {
+        let (code, text) = checked(&lab)?;
+        Ok((code == Some(1)).then_some(text))
+    })?;
+    let mut done: Vec<&str> = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with("hint: ")) {
+        let begin = line
+            .find("sacctmgr modify")
+            .or_else(|| line.find("scontrol delete"));
+        let Some(command) = begin.map(|begin| &line[begin..]) else {
+            panic!("no command in {line}: {text}");
+        };
+        // A limit with two faults has the same line twice.
+        if !done.contains(&command) {
+            run_line(&lab, command)?;
+            done.push(command);
+        }
+    }
+    assert_eq!(done.len(), 3 + usize::from(reserved), "{text}");
+    let (code, text) = checked(&lab)?;
+    assert_eq!((code, text.as_str()), (Some(0), ""));
+    for job in [few, least] {
+        lab.wait_for_state(job, &["RUNNING"])?;
+    }
+    if reserved {
+        lab.command("scontrol")
+            .args(["delete", "ReservationName=r"])
+            .stdout()?;
+    }
+    go(&lab)?;
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    lab.expect_nothing_left()
+}
