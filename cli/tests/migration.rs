@@ -115,6 +115,10 @@ fn a_migration_is_also_an_object_and_says_what_is_not_known() {
         ),
         "{unknown}"
     );
+    assert!(
+        unknown.contains("scontrol does not answer (slurm_load_ctl_conf error: no answer): limits and reservations are not judged"),
+        "{unknown}"
+    );
     fs::write(world.path("gpufrac.toml"), "version = 1\nx = 1\n").unwrap();
     assert_eq!(world.list(&[]).0, Some(2));
 }

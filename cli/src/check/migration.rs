@@ -35,7 +35,7 @@ struct Migration {
     unknown: Vec<String>,
 }
 
-/// A request that ends, what to write instead, and whose it is.
+/// A request that ends, what to write instead, and its users.
 struct Row {
     partition: String,
     old: String,
@@ -90,6 +90,8 @@ impl Migration {
         let partitions: BTreeSet<String> = partitions.collect();
         let mut unknown = settings.unknown.clone();
         unknown.extend(settings.limits.unknown.iter().cloned());
+        let silent = settings.no_answer.iter();
+        unknown.extend(silent.map(|why| format!("{why}: limits and reservations are not judged")));
         let ends = init::proposal(settings, config, Gpus::default());
         let ends = ends.map(|proposal| proposal.consequences);
         let ends = ends.unwrap_or_else(|error| {
