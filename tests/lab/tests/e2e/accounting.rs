@@ -597,7 +597,7 @@ fn run_line(lab: &Lab, line: &str) -> Result<(), LabError> {
 
 #[test]
 fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Result<(), LabError> {
-    const TRACKED: &str = "AccountingStorageTRES=gres/gpu,gres/shard";
+    const TRACKED: &str = "AccountingStorageTRES=gres/gpu,gres/gpu:h100,gres/shard";
     let mut lab = Lab::builder()
         .accounting()
         .slurm_conf_extra("AccountingStorageEnforce=associations,limits,qos")
@@ -610,7 +610,12 @@ fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Res
     ] {
         lab.sacctmgr(&["add", "qos", qos, limit])?;
     }
+    lab.sacctmgr(&["modify", "cluster", "lab", "set", "GrpTRES=gres/gpu=9"])?;
     lab.sacctmgr(&["modify", "account", "lab", "set", "GrpTRES=gres/gpu=8"])?;
+    let users: Vec<&str> = lab.users()[..2].iter().map(|user| &*user.name).collect();
+    for name in &users {
+        lab.sacctmgr(&["modify", "user", name, "set", "MaxTRES=gres/gpu:h100=2"])?;
+    }
     lab.sacctmgr(&["modify", "user", &user.name, "set", "qos+=few,least"])?;
     let few = hold(&lab, &user, &["-t1", "-qfew", HALF])?;
     waits_for(&lab, few, "QOSMaxGRESPerUser")?;
@@ -632,7 +637,9 @@ fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Res
     let lines = [
         "sacctmgr modify qos few set MaxTRESPU=gres/gpu=1,gres/shard=-1,gres/gpufrac=100\n",
         "sacctmgr modify qos least set MinTRES=gres/gpu=-1,gres/gpufrac=13\n",
+        "sacctmgr modify cluster lab set GrpTRES=gres/gpu=9,gres/gpufrac=900\n",
         "sacctmgr modify account where name=lab cluster=lab set GrpTRES=gres/gpu=8,gres/gpufrac=800\n",
+        " account=lab cluster=lab set MaxTRES=gres/gpu:h100=-1,gres/gpufrac=200\n",
     ];
     let tracked = format!("{TRACKED},gres/gpufrac");
     let what = [
@@ -655,6 +662,15 @@ fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Res
     assert_eq!(list.status.code(), Some(1), "{list:?}");
     for expected in lines.iter().chain(&what) {
         assert!(list.stdout.contains(expected), "no {expected} in {list:?}");
+    }
+
+    assert!(!list.stdout.contains("Not known"), "{list:?}");
+    let init = lab
+        .command("gpufrac")
+        .args(["init", "--node", &lab.nodes()[0]])
+        .stdout()?;
+    for line in lines {
+        assert!(init.contains(line), "no {line} in {init}");
     }
 
     // What the hints say, in their order.
@@ -682,7 +698,7 @@ fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Res
             done.push(command);
         }
     }
-    assert_eq!(done.len(), 3 + usize::from(reserved), "{text}");
+    assert_eq!(done.len(), 5 + usize::from(reserved), "{text}");
     let (code, text) = checked(&lab)?;
     assert_eq!((code, text.as_str()), (Some(0), ""));
     for job in [few, least] {
@@ -696,4 +712,52 @@ fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Res
     go(&lab)?;
     lab.wait_until_empty(Duration::from_secs(60))?;
     lab.expect_nothing_left()
+}
+
+#[test]
+fn a_migration_lists_the_requests_of_waiting_and_ended_jobs() -> Result<(), LabError> {
+    let mut lab = Lab::builder().accounting().start()?;
+    // As before gpufrac: nothing rewrites or refuses a request.
+    let path = lab.folder().etc().join("slurm.conf");
+    let conf = std::fs::read_to_string(&path).expect("slurm.conf");
+    let lines = conf
+        .lines()
+        .filter(|line| !line.contains("Plugins=gpufrac"));
+    let conf: Vec<&str> = lines.collect();
+    std::fs::write(&path, conf.join("\n") + "\n").expect("root may");
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.start_slurmctld()?;
+    let user = lab.users()[0].clone();
+    // sacct lists no job that was never eligible, as a held one.
+    let drain = format!("update NodeName={} State=DRAIN Reason=test", lab.nodes()[0]);
+    lab.command("scontrol").args(drain.split(' ')).stdout()?;
+    let ended = lab.sbatch(&user, &["-n1", "-G1", "--wrap=true"])?;
+    lab.wait("sacct lists it", Duration::from_secs(30), || {
+        let all = ["-a", "-X", "-n", "-S", "now-30days"];
+        let listed = lab.command("sacct").args(all).stdout()?;
+        Ok((!listed.is_empty()).then_some(()))
+    })?;
+    lab.command("scancel").args([ended.to_string()]).stdout()?;
+    Records::of(&lab, ended, 1)?;
+    let script = lab.write_work("old.sh", "#!/bin/sh\n#SBATCH --gres=gpu:1\ntrue\n")?;
+    let script = script.display().to_string();
+    let waiting = lab.sbatch(&user, &["-n1", "--hold", &script])?;
+    let list = lab
+        .command("gpufrac")
+        .args(["check", "--migration"])
+        .run()?;
+    assert_eq!(list.status.code(), Some(1), "{list:?}");
+    let name = &user.name;
+    for expected in [
+        format!("partition gpu: -G 1 -> --gres=gpufrac:0.5 (1 job of {name})\n"),
+        format!("partition gpu: --gres=gpu:1 -> --gres=gpufrac:0.5 (1 job of {name})\n"),
+        format!("job {waiting} of {name}, partition gpu: --gres=gpu:1 -> --gres=gpufrac:0.5\n"),
+    ] {
+        assert!(list.stdout.contains(&expected), "no {expected} in {list:?}");
+    }
+    assert!(!list.stdout.contains("Not known"), "{list:?}");
+    lab.command("scancel")
+        .args([waiting.to_string()])
+        .stdout()?;
+    lab.wait_until_empty(Duration::from_secs(60))
 }
