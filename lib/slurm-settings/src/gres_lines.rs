@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpufrac_core::count_name::CountName;
-use gpufrac_core::hostlist::Hostlist;
+use gpufrac_core::hostlist::{self, Hostlist};
 
 use gpufrac_slurm_conf::{ConfFile, Line, Place, number};
 
@@ -14,6 +14,13 @@ use super::gpu_count::is_own_type;
 pub(super) struct Gpu {
     pub type_name: Option<String>,
     pub file: String,
+}
+
+impl Gpu {
+    /// Whether several files are this one device, as those of a MIG instance are.
+    fn is_instance(&self) -> bool {
+        self.file.contains(',')
+    }
 }
 
 /// Flags with which a job gets no device or variable of it, or all shares of a node come from one device
@@ -36,6 +43,8 @@ pub(super) struct NodeLines {
     pub shards: BTreeMap<String, u64>,
     /// The number of all shares, with and without files.
     pub shard_count: u64,
+    /// The Types of the shares of GPUs without a pool.
+    pub plain_shares: BTreeSet<String>,
     /// The place of a shard line without a Type or File.
     pub vague: Option<Place>,
     /// The count of `Name=gpufrac`.
@@ -135,7 +144,41 @@ impl NodeLines {
         }));
     }
 
+    /// The files of the GPUs without a pool by their Types, empty for none.
+    pub fn plain_gpus(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for gpu in self.without_pool().filter(|gpu| !gpu.is_instance()) {
+            let name = gpu.type_name.as_deref().unwrap_or_default();
+            found.entry(name).or_default().push(&gpu.file);
+        }
+        found
+    }
+
+    /// The Types of the site's MIG instances, and the number of each, beside the devices of pools.
+    pub fn instances_beside(&self) -> BTreeMap<&str, u64> {
+        let mut found = BTreeMap::new();
+        for gpu in self.without_pool().filter(|gpu| gpu.is_instance()) {
+            *found
+                .entry(gpu.type_name.as_deref().unwrap_or_default())
+                .or_default() += 1;
+        }
+        found
+    }
+
+    /// GPUs that are no devices of pools, where there are such devices.
+    fn without_pool(&self) -> impl Iterator<Item = &Gpu> {
+        let is_own = |gpu: &&Gpu| gpu.type_name.as_deref().is_some_and(is_own_type);
+        let has_pools = self.gpus.iter().any(|gpu| is_own(&gpu));
+        self.gpus
+            .iter()
+            .filter(move |gpu| has_pools && !is_own(gpu))
+    }
+
     fn add_shards(&mut self, line: &Line, files: Vec<String>, count: u64) {
+        if let Some(name) = line.get("Type").filter(|name| !is_own_type(name)) {
+            self.plain_shares.insert(name.to_owned());
+            return;
+        }
         self.shard_count += count;
         if files.is_empty() || line.get("Type").is_none() {
             self.vague.get_or_insert_with(|| line.place.clone());
@@ -145,6 +188,31 @@ impl NodeLines {
             *self.shards.entry(file).or_default() += each;
         }
     }
+}
+
+/// The Type of a GPU without a pool that has none. If some GPUs of a node have a Type and others have none, slurmd does not start
+/// (`_foreach_slurm_conf` of `src/interfaces/gres.c`).
+pub(super) const PLAIN: &str = "plain";
+
+/// The line of gres.conf, without its `NodeName=`, that gives each of these GPUs without a pool one share. From Slurm 23.11 on a node
+/// whose shares have Types needs a share of the Type of each GPU, or slurmctld drains it (`_valid_gres_type` of
+/// `src/interfaces/gres.c`: `gres/shard type (h100) reported but not configured`).
+pub(super) fn share_line(type_name: &str, files: &[&str]) -> String {
+    let (count, files) = (files.len(), short_files(files));
+    format!("Name=shard Type={type_name} Count={count} File={files}")
+}
+
+/// `/dev/nvidia[2-7]`.
+pub(super) fn short_files(files: &[&str]) -> String {
+    let folder_of = |file: &str| file.rfind('/').map_or(0, |slash| slash + 1);
+    let mut runs: Vec<String> = Vec::new();
+    for same in files.chunk_by(|a, b| a[..folder_of(a)] == b[..folder_of(b)]) {
+        let folder = &same[0][..folder_of(same[0])];
+        let names: Vec<&str> = same.iter().map(|file| &file[folder.len()..]).collect();
+        let short = hostlist::short(&names);
+        runs.extend(short.split(',').map(|run| format!("{folder}{run}")));
+    }
+    runs.join(",")
 }
 
 /// Expands `/dev/x/half[0-3],/dev/y` into single paths.
@@ -165,6 +233,22 @@ pub(super) fn files_of(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_share_of_a_gpu_names_its_file() {
+        for (files, line) in [
+            (
+                &["/dev/nvidia2", "/dev/nvidia3", "/dev/nvidia7"][..],
+                "Name=shard Type=h100 Count=3 File=/dev/nvidia[2-3],/dev/nvidia7",
+            ),
+            (
+                &["/dev/a/g0", "/dev/b/g0"][..],
+                "Name=shard Type=h100 Count=2 File=/dev/a/g0,/dev/b/g0",
+            ),
+        ] {
+            assert_eq!(share_line("h100", files), line);
+        }
+    }
 
     #[test]
     fn files_are_read_as_slurm_writes_them() {

@@ -13,6 +13,7 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
+use super::gpu_count::is_own_type;
 use super::gpu_count::{self, GpuCount};
 use super::gres_lines::{Gpu, NodeLines};
 use super::propose::Gpus;
@@ -25,6 +26,9 @@ const NODE_RECORD: &str = "scontrol show node";
 
 /// From this release on, with `Cores=` Slurm no longer gives a device with fractions to a job of a whole GPU.
 const CORES_ARE_SAFE: SlurmRelease = SlurmSeries::new(23, 11).release(5);
+
+/// From this series on a node whose shares have Types needs shares of the Type of each GPU.
+const SHARES_OF_EACH_TYPE: SlurmSeries = SlurmSeries::new(23, 11);
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let mut seen = HashSet::new();
@@ -71,12 +75,17 @@ pub(super) fn is_wrong_in_gres_conf(settings: &Settings, node: &str, wanted: &Gr
     let mut found = Vec::new();
     devices(node, &files.gres, &lines, wanted, release, &mut found);
     found.iter().any(|fault| fault.severity != Severity::Note)
+        || !no_share(&files.gres, &lines, None).is_empty()
 }
 
-/// Whether a `Gres=` differs from the needed one.
-pub(super) fn is_wrong_gres(wanted: &GresLines, gres: Option<&str>) -> bool {
+/// Whether a `Gres=` differs from the needed one. `lines`: gres.conf, which has the GPUs without a pool.
+pub(super) fn is_wrong_gres(wanted: &GresLines, gres: Option<&str>, lines: &NodeLines) -> bool {
     let right = counts(&wanted.gres);
-    differs(&right, gres).is_some() || types_of_shares(&right, gres).is_some()
+    let is = counts(gres.unwrap_or_default());
+    let has_share = |name: &&str| is.contains_key(&("shard".to_owned(), (*name).to_owned()));
+    differs(&right, gres).is_some()
+        || types_of_shares(&right, gres).is_some()
+        || !lines.plain_gpus().keys().all(has_share)
 }
 
 /// As [`is_wrong_gres`], for slurmctld's record, which has no Types of shares.
@@ -129,6 +138,9 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
     if let (Some(files), Some(lines)) = (files, &lines) {
         let release = settings.running.as_ref().and_then(Running::release);
         devices(node, &files.gres, lines, &wanted, release, &mut found);
+        let gres = line.and_then(Node::gres).map(counts);
+        found.extend(no_share(&files.gres, lines, gres.as_ref()));
+        found.extend(instances_beside(&files.gres, lines, release));
     }
     let right = counts(&wanted.gres);
     let mut wrong_file = false;
@@ -216,6 +228,60 @@ fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     let devices = config.devices_of_node(name, gpus);
     let lines = GresLines::of(&devices, &folder, &config.count_name);
     (!lines.gres.is_empty()).then_some(lines)
+}
+
+/// GPUs without a pool whose Type has no share in gres.conf, or in `Gres=`.
+fn no_share(file: &ConfFile, lines: &NodeLines, gres: Option<&Counts>) -> Vec<Fault> {
+    let counted = |name: &str| {
+        let key = ("shard".to_owned(), name.to_owned());
+        gres.is_none_or(|gres| gres.contains_key(&key))
+    };
+    let missing = lines.plain_gpus().into_iter();
+    let missing = missing.filter(|(name, _)| !lines.plain_shares.contains(*name) || !counted(name));
+    let fault = |(name, files): (&str, Vec<&str>)| Fault {
+        severity: Severity::Error,
+        place: file.path.display().to_string(),
+        wrong: Wrong::NoShare {
+            type_name: name.to_owned(),
+            files: files.iter().map(ToString::to_string).collect(),
+        },
+    };
+    missing.map(fault).collect()
+}
+
+/// MIG instances of the site beside the devices of pools, in a series that drains such a node.
+fn instances_beside(
+    file: &ConfFile,
+    lines: &NodeLines,
+    release: Option<SlurmRelease>,
+) -> Option<Fault> {
+    let types = lines.instances_beside();
+    let is_refused = release.is_none_or(|release| release.series >= SHARES_OF_EACH_TYPE);
+    (is_refused && !types.is_empty()).then(|| Fault {
+        severity: Severity::Error,
+        place: file.path.display().to_string(),
+        wrong: Wrong::Instances {
+            types: types.keys().copied().collect::<Vec<_>>().join(", "),
+        },
+    })
+}
+
+/// The nodes that the running slurmctld would drain, as instances of the site stay beside the devices of pools.
+pub(super) fn refused(settings: &Settings, config: &Config) -> Vec<Finding> {
+    let (Some(files), Some(running)) = (&settings.files, &settings.running) else {
+        return Vec::new();
+    };
+    let release = running.release();
+    let names: BTreeSet<&String> = config
+        .pools
+        .iter()
+        .flat_map(|pool| pool.nodes.names())
+        .collect();
+    let faults = names.into_iter().filter_map(|node| {
+        let lines = NodeLines::of(&files.gres, node, &config.count_name);
+        Some(instances_beside(&files.gres, &lines, release)?.finding(node))
+    });
+    faults.collect()
 }
 
 /// Compares gres.conf with the lines that the node needs.
@@ -353,9 +419,20 @@ fn wrong_fractions(lines: &NodeLines, right: &NodeLines, name: &CountName) -> Op
     })
 }
 
+/// The number of a GRES, without the shares of GPUs that have no pool.
 fn sum(of: &Counts, name: &str) -> u64 {
-    let of_name = of.iter().filter(|((known, _), _)| known == name);
+    let of_name = of.iter().filter(|((known, type_name), _)| {
+        known == name && (name != "shard" || type_name.is_empty() || is_own_type(type_name))
+    });
     of_name.map(|(_, count)| count).sum()
+}
+
+/// The Types and counts of GPUs without a pool.
+fn plain_gpus(of: &Counts) -> impl Iterator<Item = (&String, u64)> {
+    of.iter().filter_map(|((name, type_name), count)| {
+        let is_plain = name == "gpu" && !type_name.is_empty() && !is_own_type(type_name);
+        is_plain.then_some((type_name, *count))
+    })
 }
 
 /// The difference between a `Gres=` and the needed one; it may have GRES of other names and Types.
@@ -372,14 +449,21 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     }
     // slurmctld gives shares the Types that nodes register, even if they are not in the file.
     let names: BTreeSet<&str> = right.keys().map(|(name, _)| name.as_str()).collect();
+    // Where shares have no Types, those of GPUs without a pool are among them.
+    let plain: u64 = plain_gpus(&is).map(|(_, count)| count).sum();
     for name in names.into_iter().rev().filter(|name| *name != "gpu") {
         let (is, right) = (sum(&is, name), sum(right, name));
-        if is != right {
+        if is != right && (name != "shard" || is != right + plain) {
             return Some((
                 Severity::Error,
                 format!("{name} is {is} and must be {right}"),
             ));
         }
+    }
+    let untyped = is.get(&("gpu".into(), String::new()));
+    if untyped.is_some() && is.keys().filter(|(name, _)| name == "gpu").count() > 1 {
+        let fault = "gpu is counted with a Type and without one, and slurmd does not start";
+        return Some((Severity::Error, fault.into()));
     }
     let gpus = right.iter().filter(|((name, _), _)| name == "gpu");
     for ((_, type_name), count) in gpus {
@@ -389,7 +473,7 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
                 let fault = format!("gpu:{type_name} is {known} and must be {count}");
                 return Some((Severity::Error, fault));
             }
-            None if is.get(&("gpu".into(), String::new())) == Some(&sum(right, "gpu")) => {
+            None if untyped == Some(&sum(right, "gpu")) => {
                 let fault = format!("gpu without its Type `{type_name}`, which requests ask for");
                 return Some((Severity::Warning, fault));
             }
@@ -403,7 +487,10 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
 fn types_of_shares(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     let is = counts(text.unwrap_or_default());
     let shares = |of: &Counts| -> Counts {
-        let shares = of.iter().filter(|((name, _), _)| name == "shard");
+        let is_plain = |name: &str| plain_gpus(of).any(|(plain, _)| plain == name);
+        let shares = of.iter();
+        let shares =
+            shares.filter(|((name, type_name), _)| name == "shard" && !is_plain(type_name));
         shares.map(|(key, count)| (key.clone(), *count)).collect()
     };
     let (is, right) = (shares(&is), shares(right));

@@ -62,6 +62,8 @@ pub struct Proposal {
     pub nodes: Vec<String>,
     /// Whether a changed setting requires that no job runs on any node.
     pub concerns_all_nodes: bool,
+    /// What makes the changes impossible with the running Slurm.
+    pub refused: Vec<Finding>,
     /// What changes for the users and the programs of the site, a sentence each.
     pub consequences: Vec<String>,
     /// GPUs without a pool that Slurm no longer finds, as their Types are not known: the node, and N of `/dev/nvidiaN`.
@@ -111,10 +113,13 @@ pub fn propose(
     draft.plugstack()?;
     draft.devices(gpus)?;
     let mut left = draft.left();
+    let refused = nodes::refused(&draft.settings, config);
+    let after = draft.files().site;
     let mut proposal = draft.proposal;
     left.extend(devices::lost(&proposal.lost, &settings.slurm_conf()));
     proposal.left = left;
-    proposal.consequences = consequences::of(settings, config, &proposal.nodes);
+    proposal.refused = refused;
+    proposal.consequences = consequences::of(settings, &after, config, &proposal.nodes);
     let changes = draft.changed.into_values();
     proposal.changes = changes
         .filter(|change| change.before.as_ref() != Some(&change.after))

@@ -5,7 +5,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 
 use super::super::gpu_count::Fact;
-use super::super::gres_lines::Gpu;
+use super::super::gres_lines::{Gpu, PLAIN, share_line, short_files};
 
 /// A fault with its place.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,6 +42,13 @@ pub(super) enum Wrong {
     LeftDrained { reason: String },
     /// `AutoDetect=` of gres.conf.
     AutoDetect { how: String },
+    /// MIG instances of the site beside the devices of pools.
+    Instances { types: String },
+    /// GPUs without a pool that have no Type, or whose Type has no share.
+    NoShare {
+        type_name: String,
+        files: Vec<String>,
+    },
     /// Devices and shares in gres.conf.
     Lines {
         why: Vec<WrongLine>,
@@ -172,6 +179,14 @@ impl Wrong {
                 ),
                 format!("add the line: NodeName={nodes} AutoDetect=off"),
             ),
+            Wrong::Instances { types } => (
+                format!(
+                    "{nodes} has MIG instances of the site ({types}) beside gpufrac's devices: from 23.11 on Slurm wants shares of each Type, \
+                     which an instance cannot have, and drains the node"
+                ),
+                "add the GPUs of these instances to a pool (`gpus` in gpufrac.toml), or take the node out of the pools".into(),
+            ),
+            Wrong::NoShare { type_name, files } => no_share(nodes, type_name, files),
             Wrong::Lines { why, right } => (
                 why.iter()
                     .map(|why| why.text(nodes))
@@ -181,6 +196,32 @@ impl Wrong {
             ),
         }
     }
+}
+
+fn no_share(nodes: &str, type_name: &str, files: &[String]) -> (String, String) {
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let (what, name) = match type_name {
+        "" => (
+            format!(
+                "{nodes} has GPUs without a pool and without a Type: beside GPUs with Types slurmd does not start"
+            ),
+            PLAIN,
+        ),
+        name => (
+            format!(
+                "{nodes} has GPUs of Type {name} without a pool, and no share of that Type: from 23.11 on Slurm then drains the node"
+            ),
+            name,
+        ),
+    };
+    let fix = format!(
+        "write for them in gres.conf, behind the lines of gpufrac:\nNodeName={nodes} Name=gpu Type={name} File={}\nNodeName={nodes} {}\n\
+         and in Gres= of slurm.conf: gpu:{name}:{count},shard:{name}:{count}",
+        short_files(&files),
+        share_line(name, &files),
+        count = files.len(),
+    );
+    (what, fix)
 }
 
 impl WrongLine {

@@ -6,10 +6,11 @@ use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::fraction::Fraction;
 use gpufrac_core::hostlist;
 use gpufrac_core::mig_type::MigType;
-use gpufrac_slurm_conf::{Node, counts};
+use gpufrac_slurm_conf::{Counts, Node, Site, counts};
 
 use super::super::Settings;
 use super::super::gpu_count::is_own_type;
+use super::super::gres_lines::PLAIN;
 
 /// A kind of request that ends.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -19,19 +20,23 @@ enum Ends {
     Type(String, String),
     Shards(u64),
     Mps,
+    NoType,
 }
 
-/// The sentences. `changed`: the nodes whose devices change.
-pub(super) fn of(settings: &Settings, config: &Config, changed: &[String]) -> Vec<String> {
+/// The sentences. `after`: the nodes with the changes; `changed`: those whose devices change.
+pub(super) fn of(
+    settings: &Settings,
+    after: &Site,
+    config: &Config,
+    changed: &[String],
+) -> Vec<String> {
     let Some(files) = &settings.files else {
         return Vec::new();
     };
     let mut ends: BTreeMap<Ends, Vec<&str>> = BTreeMap::new();
     for name in changed {
-        let Some(node) = files.site.node(name) else {
-            continue;
-        };
-        for end in of_node(node, config) {
+        let of = |site: &Site| counts(site.node(name).and_then(Node::gres).unwrap_or_default());
+        for end in of_node(name, &of(&files.site), &of(after), config) {
             ends.entry(end).or_default().push(name);
         }
     }
@@ -41,28 +46,34 @@ pub(super) fn of(settings: &Settings, config: &Config, changed: &[String]) -> Ve
         .collect()
 }
 
-fn of_node(node: &Node, config: &Config) -> BTreeSet<Ends> {
+fn of_node(node: &str, before: &Counts, after: &Counts, config: &Config) -> BTreeSet<Ends> {
     let mut ends = BTreeSet::new();
-    let pools = config.pools_of_node(&node.name);
-    let has_others = pools.iter().any(|pool| pool.gpus.is_some());
     let mut instances = Vec::new();
-    let counts = counts(node.gres().unwrap_or_default());
+    let stays = |type_name: &str| {
+        let key = ("gpu".to_owned(), type_name.to_owned());
+        after.get(&key).copied().unwrap_or(0)
+    };
     // Shards of gpufrac may have no Type.
-    let has_fractions = counts
-        .keys()
-        .any(|(name, _)| name == config.count_name.as_str());
-    for ((name, type_name), count) in counts {
+    let mut names = before.keys();
+    let has_fractions = names.any(|(name, _)| name == config.count_name.as_str());
+    for ((name, type_name), count) in before {
         match name.as_str() {
-            "gpu" if is_own_type(&type_name) => {}
-            "gpu" if MigType::of(&type_name).is_some() => {
-                instances.push(format!("gpu:{type_name}:{count}"));
+            "gpu" if is_own_type(type_name) => {}
+            "gpu" if MigType::of(type_name).is_some() => {
+                let gone = count.saturating_sub(stays(type_name));
+                if gone > 0 {
+                    instances.push(format!("gpu:{type_name}:{gone}"));
+                }
             }
-            // Some GPUs of that Type may have no pool.
-            "gpu" if !type_name.is_empty() && !has_others => {
-                ends.insert(Ends::Type(type_name, instead_of_whole(&pools)));
+            "gpu" if type_name.is_empty() && stays(PLAIN) > 0 => {
+                ends.insert(Ends::NoType);
             }
-            "shard" if !is_own_type(&type_name) && !has_fractions => {
-                ends.insert(Ends::Shards(count));
+            "gpu" if !type_name.is_empty() && stays(type_name) == 0 => {
+                let instead = instead_of_whole(&config.pools_of_node(node));
+                ends.insert(Ends::Type(type_name.clone(), instead));
+            }
+            "shard" if !is_own_type(type_name) && !has_fractions => {
+                ends.insert(Ends::Shards(*count));
             }
             "mps" => {
                 ends.insert(Ends::Mps);
@@ -104,6 +115,9 @@ impl Ends {
             ),
             Ends::Mps => format!(
                 "mps ends on {nodes}: instead of --gres=mps:50 users write the part of a GPU, --gres=gpufrac:0.5"
+            ),
+            Ends::NoType => format!(
+                "the GPUs without a pool on {nodes} get the Type {PLAIN}: for one of them users write --gres=gpu:{PLAIN}:1"
             ),
         }
     }

@@ -11,7 +11,7 @@ use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_core::mig_type::MigType;
 
 use super::super::gpu_count::{self, is_own_type};
-use super::super::gres_lines::{Gpu, NodeLines, files_of};
+use super::super::gres_lines::{Gpu, NodeLines, PLAIN, files_of, share_line, short_files};
 use super::super::{nodes, rules};
 use super::{Draft, Gpus};
 use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};
@@ -199,7 +199,14 @@ impl Draft<'_> {
         for (files, nodes) in kept_files {
             let mut kept = raw.clone();
             edit::set(&mut kept, 1, key, &files);
+            let type_name = line.get("Type").unwrap_or(PLAIN);
+            edit::set(&mut kept, 1, "Type", type_name);
             text += &with_names(&nodes, &kept);
+            if key == "File" {
+                let devices: Vec<&str> = files.split(',').collect();
+                let share = share_line(type_name, &devices);
+                text += &format!("NodeName={} {share}\n", short(&nodes));
+            }
         }
         if !stay.is_empty() {
             text += &with_names(&stay, &raw);
@@ -237,15 +244,19 @@ impl Draft<'_> {
                 None => self.proposal.lost.push((node.to_owned(), minor)),
             }
         }
-        let line = |(name, mut minors): (&str, Vec<u32>)| {
+        let lines = |(name, mut minors): (&str, Vec<u32>)| {
             minors.sort_unstable();
-            let type_name = match name {
-                "" => String::new(),
-                name => format!(" Type={name}"),
-            };
-            format!("Name=gpu{type_name} File={}", device_files(&minors))
+            let files = minors.iter().map(|minor| format!("/dev/nvidia{minor}"));
+            let files: Vec<String> = files.collect();
+            let files: Vec<&str> = files.iter().map(String::as_str).collect();
+            let all = short_files(&files);
+            let name = if name.is_empty() { PLAIN } else { name };
+            [
+                format!("Name=gpu Type={name} File={all}"),
+                share_line(name, &files),
+            ]
         };
-        found.into_iter().map(line).collect()
+        found.into_iter().flat_map(lines).collect()
     }
 
     /// The Type that AutoDetect gives a GPU: the longest one of `Gres=` that its product's name contains
@@ -390,21 +401,17 @@ impl Draft<'_> {
         let lines = wanted.get(node)?;
         let written = files.site.node(node)?;
         let gres = written.gres();
-        if *written.entry.place() != line.place || !nodes::is_wrong_gres(lines, gres) {
+        let devices = NodeLines::of(&files.gres, node, &self.config.count_name);
+        if *written.entry.place() != line.place || !nodes::is_wrong_gres(lines, gres, &devices) {
             return None;
         }
         let mut items = vec![lines.gres.clone()];
-        let mut whole: BTreeMap<Option<String>, usize> = BTreeMap::new();
-        for gpu in NodeLines::of(&files.gres, node, &self.config.count_name).gpus {
-            let own = gpu.type_name.as_deref();
-            if own.is_none_or(|name| !Pool::TYPE_NAMES.contains(&name)) {
-                *whole.entry(gpu.type_name).or_default() += 1;
-            }
+        let instances = devices.instances_beside().into_iter();
+        items.extend(instances.map(|(name, count)| format!("gpu:{name}:{count}")));
+        for (name, files) in devices.plain_gpus() {
+            let (name, count) = (if name.is_empty() { PLAIN } else { name }, files.len());
+            items.push(format!("gpu:{name}:{count},shard:{name}:{count}"));
         }
-        items.extend(whole.into_iter().map(|(type_name, count)| match type_name {
-            Some(name) => format!("gpu:{name}:{count}"),
-            None => format!("gpu:{count}"),
-        }));
         let others = gres.unwrap_or_default().split(',').filter(|item| {
             let name = item.split([':', '(']).next().unwrap_or_default();
             !item.is_empty() && !self.is_ours(name)
@@ -443,18 +450,4 @@ pub(super) fn lost(lost: &[(String, u32)], slurm_conf: &str) -> Vec<Finding> {
         ),
     };
     by_gpu.into_iter().map(finding).collect()
-}
-
-/// `/dev/nvidia[2-7]`.
-fn device_files(minors: &[u32]) -> String {
-    let names: Vec<String> = minors
-        .iter()
-        .map(|minor| format!("nvidia{minor}"))
-        .collect();
-    let runs = short(&names);
-    let runs: Vec<String> = runs
-        .split(",nvidia")
-        .map(|run| format!("/dev/nvidia{}", run.trim_start_matches("nvidia")))
-        .collect();
-    runs.join(",")
 }

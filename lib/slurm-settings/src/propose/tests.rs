@@ -163,7 +163,8 @@ fn gpus_of_no_pool_stay_whole_behind_ours() {
     let slurm = SITE.replace("gpu:h100:2", "gpu:h100:4");
     let mut world = World::new(&slurm, gres).pools("nodes =", "gpus = [0, 2]\nnodes =");
     world.follow();
-    let whole = "NodeName=gn[01-02] Name=gpu Type=h100 File=/dev/nvidia1,/dev/nvidia3\n";
+    let whole = "NodeName=gn[01-02] Name=gpu Type=h100 File=/dev/nvidia1,/dev/nvidia3\n\
+                 NodeName=gn[01-02] Name=shard Type=h100 Count=2 File=/dev/nvidia1,/dev/nvidia3\n";
     assert!(
         world.text("gres.conf").ends_with(whole),
         "{}",
@@ -172,7 +173,7 @@ fn gpus_of_no_pool_stay_whole_behind_ours() {
     assert!(
         world
             .text("slurm.conf")
-            .contains("gpufrac:200,gpu:h100:2,tmpdisk:5 ")
+            .contains("gpufrac:200,gpu:h100:2,shard:h100:2,tmpdisk:5 ")
     );
 }
 
