@@ -282,6 +282,9 @@ pub struct InitArgs {
     /// Write the files, and keep a copy of each that changes
     #[arg(long)]
     pub write: bool,
+    /// Do not try the files with slurmctld and slurmd -G of this host before they are shown
+    #[arg(long)]
+    pub no_trial: bool,
     /// Change this slurm.conf and the files beside it [default: those of the running Slurm]
     #[arg(long, value_name = "FILE")]
     pub slurm_conf: Option<PathBuf>,

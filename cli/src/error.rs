@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
+use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::{self, HostlistError};
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::FileError;
@@ -238,6 +239,18 @@ pub enum CliError {
         /// The cause.
         why: String,
     },
+    /// The running Slurm could not work with the proposal of `init`.
+    #[error("proposing changes of Slurm failed: {}; nothing was written", .0.what)]
+    Impossible(Box<Finding>),
+    /// The Slurm of this host speaks against the proposal of `init`.
+    #[error(
+        "trying the proposal with Slurm failed; nothing was written:\n{}",
+        said.join("\n")
+    )]
+    Trial {
+        /// What slurmctld, `slurmd -G` and the comparison say.
+        said: Vec<String>,
+    },
     /// slurm.conf lacks a setting that a pool needs.
     #[error("{} has no {what}", path.display())]
     NotInSlurmConf {
@@ -354,6 +367,11 @@ impl CliError {
             }
             CliError::Proposed(_) => {
                 "choose other partitions or another workload: `--partition NAME`, `--workload WORKLOAD`"
+            }
+            CliError::Impossible(finding) => return Some(finding.fix.clone()),
+            CliError::Trial { .. } => {
+                "correct what is named (a plugin that is not found: install gpufrac-plugins-SERIES here first), and run `gpufrac init` again; \
+                 `--no-trial` writes the files as they are"
             }
             CliError::NoSlurmFiles { .. } => "name slurm.conf: `--slurm-conf FILE`",
             CliError::NotInSlurmConf { option, .. } => {

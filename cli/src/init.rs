@@ -16,7 +16,7 @@ use gpufrac_nvml::Session;
 use gpufrac_slurm_conf::{ConfFile, Files, counts};
 use gpufrac_slurm_settings::gpu_count::{self, GpuCount};
 use gpufrac_slurm_settings::propose::{self, Change, Gpus, Proposal, Texts};
-use gpufrac_slurm_settings::{self as settings, Here, HostGpu, Settings, Sources};
+use gpufrac_slurm_settings::{self as settings, Here, HostGpu, Settings, Sources, trial};
 
 use crate::args::InitArgs;
 use crate::error::CliError;
@@ -78,15 +78,22 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
         changes.push(Change {
             path: path.clone(),
             before,
-            after,
+            after: after.clone(),
         });
     }
     let config_changes = !changes.is_empty();
     changes.extend(proposal.changes.iter().cloned());
-    show(&changes, args.write)?;
+    show(&changes);
     tell_left(&proposal.left);
     tell("\nnot known:", &settings.limits.unknown);
     tell("\nfor the users of these nodes:", &proposal.consequences);
+    if let Some(finding) = proposal.refused.first() {
+        return Err(CliError::Impossible(Box::new(finding.clone())));
+    }
+    if !changes.is_empty() && !args.no_trial {
+        attempt(&settings, &changes, (&config, &after))?;
+    }
+    write(&changes, args.write)?;
     let steps = Steps {
         config: (&path, config_changes),
         proposal: &proposal,
@@ -172,16 +179,50 @@ pub fn proposal(settings: &Settings, config: &Config, gpus: Gpus) -> Result<Prop
     })
 }
 
-/// Prints the diff, or writes the files.
-fn show(changes: &[Change], write: bool) -> Result<(), CliError> {
+/// Prints the diff.
+fn show(changes: &[Change]) {
     if changes.is_empty() {
         println!("nothing to change: gpufrac.toml and Slurm's files are right");
-        return Ok(());
+        return;
     }
     println!();
     print!("{}", patch::text(changes));
     println!();
-    if !write {
+}
+
+/// Tries the changes with the Slurm of this host.
+///
+/// # Errors
+/// Slurm speaks against them.
+fn attempt(
+    settings: &Settings,
+    changes: &[Change],
+    config: (&Config, &str),
+) -> Result<(), CliError> {
+    let trial = trial::run(settings, changes, config);
+    if !trial.against.is_empty() {
+        return Err(CliError::Trial {
+            said: trial.against,
+        });
+    }
+    if !trial.readers.is_empty() {
+        println!(
+            "tried with copies of the files: {} of this host say nothing against them",
+            trial.readers.join(" and ")
+        );
+    }
+    for why in &trial.untried {
+        println!("not tried: {why}");
+    }
+    Ok(())
+}
+
+/// Writes the changes if the user says so.
+fn write(changes: &[Change], is_told: bool) -> Result<(), CliError> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    if !is_told {
         println!("nothing was written; `gpufrac init --write` with the same options writes this");
         return Ok(());
     }

@@ -27,7 +27,7 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 14] = [
     Case {
         site: "untyped",
         node: "gn01",
@@ -180,8 +180,53 @@ const CASES: [Case; 12] = [
                 "NodeName=gn[01-02] Name=gpu Type=h100 File=/dev/nvidia[2-7]",
             ),
             (
+                "gres.conf",
+                "NodeName=gn[01-02] Name=shard Type=h100 Count=6 File=/dev/nvidia[2-7]",
+            ),
+            (
                 "slurm.conf",
-                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200,gpu:h100:6",
+                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200,gpu:h100:6,shard:h100:6",
+            ),
+        ],
+        gone: &[],
+        said: &[],
+    },
+    Case {
+        site: "part-untyped",
+        node: "gn01",
+        gpus: &[H100; 4],
+        args: &[],
+        lines: &[
+            (
+                "gres.conf",
+                "NodeName=gn[01-02] Name=gpu File=/dev/nvidia2,/dev/nvidia3 Type=plain",
+            ),
+            (
+                "gres.conf",
+                "NodeName=gn[01-02] Name=shard Type=plain Count=2 File=/dev/nvidia[2-3]",
+            ),
+            (
+                "slurm.conf",
+                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:4,shard:half:200,gpufrac:200,gpu:plain:2,shard:plain:2",
+            ),
+        ],
+        gone: &[],
+        said: &["the GPUs without a pool on gn[01-02] get the Type plain"],
+    },
+    Case {
+        site: "per-gpu-defaults",
+        node: "gn01",
+        gpus: &[H100; 8],
+        args: &[],
+        lines: &[
+            ("gpufrac.toml", "partitions = [\"gpu\", \"small\"]"),
+            (
+                "slurm.conf",
+                "NodeName=gn[01-02] Sockets=2 CoresPerSocket=32 RealMemory=512000 Gres=gpu:half:16,shard:half:800,frac:800",
+            ),
+            (
+                "slurm.conf",
+                "PartitionName=small Nodes=gn[01-02] DefCpuPerGPU=4 DefMemPerGPU=16000",
             ),
         ],
         gone: &[],
@@ -208,7 +253,7 @@ const CASES: [Case; 12] = [
             ),
             (
                 "slurm.conf",
-                "NodeName=gn01 CPUs=64 Gres=gpu:half:2,shard:half:100,gpufrac:100,gpu:L40S:2,gpu:h100:1,gpu:h100_80gb:1",
+                "NodeName=gn01 CPUs=64 Gres=gpu:half:2,shard:half:100,gpufrac:100,gpu:L40S:2,shard:L40S:2,gpu:h100:1,shard:h100:1,gpu:h100_80gb:1,shard:h100_80gb:1",
             ),
         ],
         gone: &[],
@@ -235,7 +280,7 @@ const CASES: [Case; 12] = [
             ),
         ],
         gone: &[("gres.conf", "/dev/nvidia0")],
-        said: &[],
+        said: &["from 23.11 on Slurm wants shares of each Type, which an instance cannot have"],
     },
 ];
 
@@ -283,6 +328,8 @@ impl World {
         let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
             .args(["init", "--slurm-conf"])
             .arg(self.path("slurm.conf"))
+            // tests/lab/tests/e2e/proposals.rs tries the proposals.
+            .arg("--no-trial")
             .args(case.args)
             .args(more)
             .env("GPUFRAC_CONFIG", self.path("gpufrac.toml"))

@@ -1,9 +1,10 @@
 //! System calls that nix has no function for.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -50,6 +51,50 @@ pub fn device_behind(path: &Path) -> io::Result<Option<DeviceNumber>> {
 pub fn share_files(thread: i32, other: i32) -> bool {
     // SAFETY: kcmp takes numbers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_kcmp, thread, other, KCMP_FILES, 0, 0) == 0 }
+}
+
+/// Gives the loopback device of this thread's network 127.0.0.1 and a second address: netdevice(7).
+///
+/// # Errors
+/// This user may not change the network, or the kernel refuses.
+pub fn start_loopback(second: Ipv4Addr) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let up = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // The kernel adds 127.0.0.1 to a loopback device that comes up.
+    let up = request(c"lo", libc::__c_anonymous_ifr_ifru { ifru_flags: up });
+    set_device(&socket, libc::SIOCSIFFLAGS, &up)?;
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(second).to_be(),
+        },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: both are the kernel's forms of an address, and have the same size.
+    let address = unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) };
+    let address = libc::__c_anonymous_ifr_ifru { ifru_addr: address };
+    set_device(&socket, libc::SIOCSIFADDR, &request(c"lo:1", address))
+}
+
+fn request(device: &CStr, value: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
+    let mut name = [0; libc::IFNAMSIZ];
+    let bytes = device.to_bytes().iter();
+    for (place, byte) in name.iter_mut().zip(bytes.take(libc::IFNAMSIZ - 1)) {
+        *place = *byte as libc::c_char;
+    }
+    libc::ifreq {
+        ifr_name: name,
+        ifr_ifru: value,
+    }
+}
+
+fn set_device(socket: &UdpSocket, what: libc::Ioctl, request: &libc::ifreq) -> io::Result<()> {
+    // SAFETY: the socket is open, and the kernel reads a whole ifreq, whose name ends with a zero byte.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), what, request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A process by its pidfd, which stays the same process even if the pid is reused: pidfd_open(2).

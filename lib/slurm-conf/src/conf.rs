@@ -232,17 +232,8 @@ fn add(
 ) -> io::Result<()> {
     let text = read(path)?;
     for (line, text) in logical_lines(&text) {
-        let mut words = text.split_whitespace();
-        if words
-            .next()
-            .is_some_and(|word| word.eq_ignore_ascii_case("include"))
-        {
-            let Some(name) = words.next() else { continue };
-            let cluster = lines.iter().rev().find_map(|line| line.get("ClusterName"));
-            let name = match cluster {
-                Some(cluster) => name.replace("%c", &cluster.to_ascii_lowercase()),
-                None => name.to_owned(),
-            };
+        let cluster = lines.iter().rev().find_map(|line| line.get("ClusterName"));
+        if let Some(name) = included(&text, cluster) {
             if depth < DEPTH {
                 // Without the included file slurmctld does not start, and reports it itself.
                 let _ = add(&folder.join(name), folder, read, depth + 1, lines);
@@ -259,6 +250,61 @@ fn add(
         }
     }
     Ok(())
+}
+
+/// The file that a line includes.
+fn included(line: &str, cluster: Option<&str>) -> Option<String> {
+    let mut words = line.split_whitespace();
+    words
+        .next()
+        .filter(|word| word.eq_ignore_ascii_case("include"))?;
+    let name = words.next().unwrap_or_default();
+    Some(match cluster {
+        Some(cluster) => name.replace("%c", &cluster.to_ascii_lowercase()),
+        None => name.to_owned(),
+    })
+}
+
+/// The text of a file as written, with the texts of the files that it includes in place of the lines that include them.
+///
+/// # Errors
+/// The file cannot be read. A line that includes a file which cannot be read stays.
+pub fn with_includes(path: &Path, read: Read<'_>) -> io::Result<String> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut whole = Whole {
+        text: String::new(),
+        cluster: None,
+    };
+    whole.add(path, folder, read, 0)?;
+    Ok(whole.text)
+}
+
+struct Whole {
+    text: String,
+    cluster: Option<String>,
+}
+
+impl Whole {
+    fn add(&mut self, path: &Path, folder: &Path, read: Read<'_>, depth: usize) -> io::Result<()> {
+        let text = read(path)?;
+        for line in crate::edit::logical_lines(&text) {
+            if let Some(name) = included(&line.text, self.cluster.as_deref())
+                && depth < DEPTH
+                && self
+                    .add(&folder.join(name), folder, read, depth + 1)
+                    .is_ok()
+            {
+                continue;
+            }
+            let mut pairs = pairs(&line.text).into_iter();
+            if let Some((_, name)) = pairs.find(|(key, _)| key.eq_ignore_ascii_case("ClusterName"))
+            {
+                self.cluster = Some(name);
+            }
+            crate::edit::append(&mut self.text, text[line.range].trim_end_matches('\n'));
+        }
+        Ok(())
+    }
 }
 
 /// Lines without comments; a line that ends with a backslash is joined with the next. Each has the number of its

@@ -9,7 +9,7 @@ mod gres;
 mod running;
 mod site;
 
-pub use conf::{ConfFile, Files, Glob, Line, Place, PluginLine, Read, read_conf};
+pub use conf::{ConfFile, Files, Glob, Line, Place, PluginLine, Read, read_conf, with_includes};
 pub use gres::{Counts, counts, number};
 pub use running::{Record, Running, reservations};
 pub use site::{Entry, Node, Partition, Site};

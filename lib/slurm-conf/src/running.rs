@@ -29,7 +29,7 @@ impl Record {
     }
 
     /// All fields that are set, by lower-case key.
-    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+    pub fn pairs(&self) -> Vec<(String, String)> {
         let fields = self.0.iter();
         let fields = fields.filter_map(|(key, value)| Some((key.clone(), set(value)?.to_owned())));
         fields.collect()

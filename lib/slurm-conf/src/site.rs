@@ -120,12 +120,18 @@ impl Site {
         site
     }
 
-    /// The nodes and partitions of the running slurmctld, which has resolved everything; without places in files.
+    /// The nodes and partitions of the running slurmctld, which has resolved everything; without places in files. Nodes of the cloud that
+    /// are switched off, which slurmctld does not show before 23.02, are taken from `written`.
     #[must_use]
-    pub fn of_running(running: &Running) -> Site {
+    pub fn of_running(running: &Running, written: Option<&Site>) -> Site {
         let mut site = Site::default();
         for (name, record) in &running.nodes {
             site.add(name, &Arc::new(answer(record)));
+        }
+        for node in written.iter().flat_map(|written| &written.nodes) {
+            if !site.places.contains_key(&node.name) {
+                site.add(&node.name, &node.entry);
+            }
         }
         for (name, record) in &running.partitions {
             let nodes = site.members(record.get("Nodes").unwrap_or_default(), &[]);
@@ -255,6 +261,22 @@ mod tests {
     fn of_partition<'a>(site: &'a Site, name: &str) -> Vec<&'a str> {
         let nodes = &site.partition(name).unwrap().nodes;
         nodes.iter().map(String::as_str).collect()
+    }
+
+    /// Slurm 22.05 shows no node of the cloud that is switched off, though partitions name it.
+    #[test]
+    fn nodes_that_slurmctld_does_not_show_are_those_of_the_file() {
+        let text = "NodeName=gn[1-2] Gres=gpu:8 State=CLOUD\nNodeName=cn1\nPartitionName=gpu Nodes=gn[1-2]\n";
+        let file = crate::read_conf(Path::new("slurm.conf"), &|_| Ok(text.to_owned())).unwrap();
+        let shown = Running::parse(
+            "",
+            "NodeName=cn1 State=IDLE",
+            "PartitionName=gpu Nodes=gn[1-2]\n",
+        );
+        let site = Site::of_running(&shown, Some(&Site::of(&file)));
+        assert_eq!(site.partition("gpu").unwrap().nodes, ["gn1", "gn2"]);
+        assert_eq!(site.node("gn2").unwrap().gres(), Some("gpu:8"));
+        assert!(site.node("cn1").unwrap().entry.get("State").is_some());
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod propose;
 mod rules;
 #[cfg(test)]
 mod tests;
+pub mod trial;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -129,11 +130,11 @@ impl Settings {
     /// The nodes and partitions: those of the running slurmctld, otherwise those of slurm.conf.
     pub fn site(&self) -> Site {
         let running = self.running.as_ref().filter(|it| !it.partitions.is_empty());
-        let written = || self.files.as_ref().map(|files| files.site.clone());
-        running
-            .map(Site::of_running)
-            .or_else(written)
-            .unwrap_or_default()
+        let written = self.files.as_ref().map(|files| &files.site);
+        match running {
+            Some(running) => Site::of_running(running, written),
+            None => written.cloned().unwrap_or_default(),
+        }
     }
 
     /// Whether slurmctld, or its backup, runs on this host.

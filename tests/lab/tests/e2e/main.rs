@@ -40,6 +40,7 @@ mod per_task;
 mod plain;
 mod plugin_builds;
 mod preemption;
+mod proposals;
 mod reaper;
 mod release;
 mod requests;

@@ -297,7 +297,7 @@ fn slurmctld_makes_the_same_nodes_and_partitions_of_random_files() -> Result<(),
                 .stdout()
         };
         let theirs = Running::parse("", &show("node")?, &show("partition")?);
-        let theirs = compared(&Site::of_running(&theirs));
+        let theirs = compared(&Site::of_running(&theirs, None));
         let read = |path: &Path| fs::read_to_string(path);
         let ours = compared(&Site::of(&read_conf(&slurm_conf, &read).expect("readable")));
         assert_eq!(ours, theirs, "file {number}: {random:#?}");

@@ -1,0 +1,255 @@
+//! A copy of Slurm's files that a slurmctld can read without reaching anything of the cluster.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::config::Config;
+use gpufrac_slurm_conf::{Read, edit, read_conf, with_includes};
+use tempfile::TempDir;
+
+use super::super::Settings;
+
+/// Settings that have other values in a trial, or name programs, hosts and databases that a trial must not touch. A slurmctld whose
+/// nodes never answer would, for instance, let SuspendProgram switch them off.
+///
+/// Without a slurmdbd slurmctld knows no TRES, QOS or account that is not its own, and refuses settings that name one.
+const LEFT_OUT: [&str; 53] = [
+    "AccountingStorageBackupHost",
+    "AccountingStorageEnforce",
+    "AccountingStorageExternalHost",
+    "AccountingStorageHost",
+    "AccountingStoragePass",
+    "AccountingStoragePort",
+    "AccountingStorageTRES",
+    "AccountingStorageType",
+    "AccountingStorageUser",
+    "AllowAccounts",
+    "AllowQos",
+    "BackupAddr",
+    "BackupController",
+    "BurstBufferType",
+    "ControlAddr",
+    "ControlMachine",
+    "DenyAccounts",
+    "DenyQos",
+    "HealthCheckInterval",
+    "HealthCheckProgram",
+    "JobCompHost",
+    "JobCompLoc",
+    "JobCompPass",
+    "JobCompType",
+    "MailProg",
+    "NodeFeaturesPlugins",
+    "PriorityWeightTRES",
+    "QOS",
+    "RebootProgram",
+    "ResumeFailProgram",
+    "ResumeProgram",
+    "SlurmctldAddr",
+    "SlurmctldDebug",
+    "SlurmctldHost",
+    "SlurmctldLogFile",
+    "SlurmctldPidFile",
+    "SlurmctldPrimaryOffProg",
+    "SlurmctldPrimaryOnProg",
+    "SlurmctldSyslogDebug",
+    "SlurmdDebug",
+    "SlurmdLogFile",
+    "SlurmdPidFile",
+    "SlurmdSpoolDir",
+    "SlurmdSyslogDebug",
+    "SlurmSchedLogFile",
+    "SlurmSchedLogLevel",
+    "SlurmUser",
+    "StateSaveLocation",
+    "SuspendProgram",
+    "SuspendTime",
+    "SuspendTimeout",
+    "TRESBillingWeights",
+    "UnkillableStepProgram",
+];
+
+/// The folder, which is removed with the value.
+pub(super) struct Copy {
+    folder: TempDir,
+    slurm_conf: PathBuf,
+    host: String,
+    /// The folder of gpufrac's devices, which may not exist yet.
+    devices: String,
+    /// gpufrac.toml with the proposal.
+    pub(super) config: Config,
+}
+
+impl Copy {
+    /// A folder with gpufrac.toml, stand-ins for gpufrac's devices, and links to what else stands beside slurm.conf.
+    pub(super) fn new(settings: &Settings, (config, text): (&Config, &str)) -> io::Result<Copy> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let slurm_conf = PathBuf::from(settings.slurm_conf());
+        let node = settings.gpus.as_ref().map_or("", |gpus| &gpus.node);
+        let copy = Copy {
+            folder: tempfile::Builder::new()
+                .prefix("gpufrac-trial-")
+                .tempdir()?,
+            devices: config.paths.for_node(node).devices,
+            host: nix::unistd::gethostname()?.to_string_lossy().into_owned(),
+            config: config.clone(),
+            slurm_conf,
+        };
+        for name in ["etc", "state", "spool", "devices"] {
+            fs::create_dir(copy.path(name))?;
+        }
+        fs::write(copy.path("gpufrac.toml"), text)?;
+        let gpus = settings
+            .gpus
+            .as_ref()
+            .map_or(0, super::super::HostGpus::count);
+        for device in config.devices_of_node(node, gpus) {
+            symlink("/dev/null", copy.path("devices").join(device.file_name()))?;
+        }
+        let beside = copy.slurm_conf.parent().unwrap_or(Path::new("/"));
+        for entry in fs::read_dir(beside)?.flatten() {
+            symlink(entry.path(), copy.path("etc").join(entry.file_name()))?;
+        }
+        Ok(copy)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn slurm_conf(&self) -> PathBuf {
+        self.path("etc/slurm.conf")
+    }
+
+    /// Writes slurm.conf, gres.conf and cgroup.conf as `read` has them.
+    pub(super) fn write(&self, read: Read<'_>) -> io::Result<()> {
+        for folder in ["state", "spool"] {
+            fs::remove_dir_all(self.path(folder))?;
+            fs::create_dir(self.path(folder))?;
+        }
+        let slurm = with_includes(&self.slurm_conf, read)?;
+        self.put("slurm.conf", &alone(&slurm, self.folder.path(), &self.host))?;
+        for name in ["gres.conf", "cgroup.conf"] {
+            match with_includes(&self.slurm_conf.with_file_name(name), read) {
+                Ok(text) => self.put(name, &self.with_own_devices(&text))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file in place of the link to the site's own.
+    fn put(&self, name: &str, text: &str) -> io::Result<()> {
+        let path = self.path("etc").join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::write(path, text),
+        }
+    }
+
+    fn with_own_devices(&self, text: &str) -> String {
+        let own = self.path("devices").display().to_string();
+        text.replace(&format!("{}/", self.devices), &format!("{own}/"))
+    }
+
+    /// The errors of a log, with the names of the site's files.
+    pub(super) fn errors(&self, log: &str) -> Vec<String> {
+        let of_site = self.slurm_conf.parent().unwrap_or(Path::new("/"));
+        let names = [
+            (self.path("etc"), of_site.display().to_string()),
+            (self.path("devices"), self.devices.clone()),
+        ];
+        let mut found = Vec::new();
+        for line in log.lines() {
+            let start = ["error: ", "fatal: "]
+                .iter()
+                .filter_map(|word| line.find(word))
+                .min();
+            let Some(start) = start else { continue };
+            let mut text = line[start..].trim_end().to_owned();
+            for (own, of_site) in &names {
+                text = text.replace(&own.display().to_string(), of_site);
+            }
+            found.push(text);
+        }
+        found
+    }
+}
+
+/// A slurm.conf for a slurmctld that reaches nothing of the cluster.
+fn alone(text: &str, folder: &Path, host: &str) -> String {
+    let mut text = text.to_owned();
+    let all = |_: &Path| Ok(text.clone());
+    let lines = read_conf(Path::new("slurm.conf"), &all).map_or(Vec::new(), |file| file.lines);
+    let left_out = |key: &str| LEFT_OUT.iter().any(|known| known.eq_ignore_ascii_case(key));
+    // From the last to the first, as a change may join the lines that a backslash continues.
+    for line in lines.iter().rev() {
+        let number = line.place.line;
+        let is_node = line.first().eq_ignore_ascii_case("NodeName");
+        let is_default = |name: &str| name.eq_ignore_ascii_case("DEFAULT");
+        if is_node && !line.get("NodeName").is_some_and(is_default) {
+            // Names that no server resolves here would cost a second each.
+            edit::set(&mut text, number, "NodeAddr", "127.0.0.1");
+        } else if left_out(line.first()) || line.pairs.iter().skip(1).any(|(key, _)| left_out(key))
+        {
+            let kept = line.pairs.iter().filter(|(key, _)| !left_out(key));
+            let kept = kept.map(|(key, value)| format!("{key}=\"{value}\" "));
+            edit::replace(&mut text, number, &(kept.collect::<String>() + "\n"));
+        }
+    }
+    let folder = folder.display();
+    for line in [
+        format!("SlurmctldHost={host}(127.0.0.1)"),
+        "SlurmUser=root".to_owned(),
+        format!("StateSaveLocation={folder}/state"),
+        format!("SlurmctldPidFile={folder}/state/pid"),
+        format!("SlurmdPidFile={folder}/spool/pid"),
+        format!("SlurmdSpoolDir={folder}/spool"),
+        "SlurmctldDebug=info".to_owned(),
+        "SlurmdDebug=info".to_owned(),
+        "SlurmctldSyslogDebug=quiet".to_owned(),
+        "SlurmdSyslogDebug=quiet".to_owned(),
+        "AccountingStorageType=accounting_storage/none".to_owned(),
+        "JobCompType=jobcomp/none".to_owned(),
+        "MailProg=/bin/true".to_owned(),
+    ] {
+        edit::append(&mut text, &line);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_cluster_is_reached() {
+        let site = "ClusterName=c\nSlurmctldHost=a\nslurmctldhost=b(10.0.0.1)\nSlurmUser=slurm SlurmctldPort=6817 # both\n\
+                    SuspendProgram=/usr/sbin/off \\\n  SuspendTime=60\nNodeName=DEFAULT CPUs=4\nNodeName=n[1-2] NodeAddr=10.0.0.[1-2] \\\n  Gres=gpu:4\n\
+                    PartitionName=p Nodes=ALL QOS=gold\n";
+        let text = alone(site, Path::new("/t"), "here");
+        let (own, rest) = text.split_at(text.find("SlurmctldHost=here(127.0.0.1)\n").unwrap());
+        let lines: Vec<&str> = own
+            .lines()
+            .map(str::trim_end)
+            .filter(|line| !line.is_empty())
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "ClusterName=c",
+                "SlurmctldPort=\"6817\"",
+                "NodeName=DEFAULT CPUs=4",
+                "NodeName=n[1-2] NodeAddr=127.0.0.1 \\",
+                "  Gres=gpu:4",
+                "PartitionName=\"p\" Nodes=\"ALL\"",
+            ]
+        );
+        assert!(rest.contains("StateSaveLocation=/t/state\n"), "{rest}");
+    }
+}
