@@ -68,7 +68,9 @@ pub fn run(settings: &Settings, changes: &[Change], config: (&Config, &str)) -> 
     };
     attempt().unwrap_or_else(|error| {
         let why = match error.kind() {
-            io::ErrorKind::PermissionDenied => "only root can try it".to_owned(),
+            io::ErrorKind::PermissionDenied => {
+                "only root, with the right to make a network (CAP_SYS_ADMIN), can try it".to_owned()
+            }
             _ => format!("making a copy of Slurm's files in a network of its own failed: {error}"),
         };
         Trial {

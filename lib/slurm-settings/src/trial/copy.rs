@@ -71,6 +71,15 @@ const LEFT_OUT: [&str; 53] = [
     "UnkillableStepProgram",
 ];
 
+/// Words of errors about nodes, none of which answers in a trial: when slurmctld writes them is chance.
+const OF_CONNECTIONS: [&str; 5] = [
+    "127.0.0.1",
+    "localhost",
+    "Connection refused",
+    "Unable to contact",
+    "not responding",
+];
+
 /// The folder, which is removed with the value.
 pub(super) struct Copy {
     folder: TempDir,
@@ -172,6 +181,9 @@ impl Copy {
                 .min();
             let Some(start) = start else { continue };
             let mut text = line[start..].trim_end().to_owned();
+            if OF_CONNECTIONS.iter().any(|words| text.contains(words)) {
+                continue;
+            }
             for (own, of_site) in &names {
                 text = text.replace(&own.display().to_string(), of_site);
             }
