@@ -35,6 +35,8 @@ pub struct Node {
     pub shards: u32,
     /// Its percents of MPS, of all GPUs together.
     pub mps: u32,
+    /// Percents of a GPU that its largest MIG instance takes; 0 where it has whole GPUs.
+    pub instance: u32,
 }
 
 /// Nodes with GPUs, and the partitions over them.
@@ -56,6 +58,7 @@ impl Cluster {
             cpus: None,
             shards: 0,
             mps: 0,
+            instance: 0,
         };
         Cluster {
             nodes: (1..=nodes).map(node).collect(),
@@ -207,6 +210,7 @@ impl Cluster {
             cpus: None,
             shards: 0,
             mps: 0,
+            instance: 0,
         };
         let partition = |(number, mut nodes): (u32, Vec<usize>)| {
             nodes.sort_unstable();

@@ -1,4 +1,4 @@
-//! How many shards, and percents of MPS, a GPU has.
+//! How many shards, and percents of MPS, a GPU has, and what part of one an instance is.
 
 use std::collections::HashMap;
 
@@ -17,6 +17,8 @@ pub struct PerGpu {
 struct Counts {
     shards: f64,
     mps: f64,
+    /// The largest instance; 0 where the node has whole GPUs.
+    instance: f64,
 }
 
 impl PerGpu {
@@ -27,6 +29,7 @@ impl PerGpu {
             Counts {
                 shards: each(node.shards),
                 mps: each(node.mps),
+                instance: f64::from(node.instance) / 100.0,
             }
         };
         let nodes = cluster.nodes.iter();
@@ -45,6 +48,17 @@ impl PerGpu {
     /// The percents of MPS of a GPU of these nodes: 100, unless a file says another number.
     pub fn mps(&self, list: &str) -> f64 {
         self.least(list, |counts| counts.mps).unwrap_or(100.0)
+    }
+
+    /// The part of a GPU that a `gpu` without a Type is on these nodes, at most. None where it may be a whole GPU.
+    pub fn instance(&self, list: &str) -> Option<f64> {
+        let list = Hostlist::parse(list).unwrap_or_default();
+        let parts = list.names().iter().map(|name| {
+            let part = self.nodes.get(name)?.instance;
+            (part > 0.0).then_some(part)
+        });
+        let parts: Option<Vec<f64>> = parts.collect();
+        parts?.into_iter().reduce(f64::max)
     }
 
     /// The least number of these nodes. Nodes that are not known have the number of all others, if these have the same.

@@ -24,7 +24,10 @@ impl Held {
     pub fn of(devices: &Devices<'_>, nodes: u32, list: &str, per_gpu: &PerGpu) -> Option<Held> {
         let all = devices.gpus + devices.instances + devices.shards + devices.mps;
         let nodes = nodes.clamp(1, all);
-        if devices.gpus > 0 {
+        // Where Slurm counts `gpu` alone, the node says that these are instances.
+        let untyped = Some(devices.gpus).filter(|gpus| *gpus > 0 && devices.gpu_type.is_empty());
+        let instance = untyped.and(per_gpu.instance(list));
+        if devices.gpus > 0 && instance.is_none() {
             let gpus = devices.all_gpus().div_ceil(nodes);
             return Some(Held {
                 nodes,
@@ -34,6 +37,7 @@ impl Held {
             });
         }
         let mut shared = f64::from(devices.mps) / per_gpu.mps(list);
+        shared += f64::from(devices.gpus) * instance.unwrap_or(0.0);
         if devices.shards > 0 {
             shared += f64::from(devices.shards) / per_gpu.shards(list)?;
         }
@@ -116,6 +120,23 @@ mod tests {
             assert_eq!(held(tres, nodes, &none), without, "{tres}");
             assert_eq!(held(tres, nodes, &known), with, "{tres}");
         }
+    }
+
+    #[test]
+    fn a_gpu_without_a_type_is_an_instance_on_a_node_of_instances() {
+        let text =
+            "NodeName=gn03 Gres=gpu:a100_3g.20gb:4,gpu:a100_1g.5gb:14\nNodeName=gn02 Gres=gpu:4\n";
+        let cluster = nodes::read(text).unwrap();
+        let known = PerGpu::of(&cluster);
+        assert_eq!(held("gres/gpu=1", 1, &known), Some((1, 1, Some(50.0))));
+        assert_eq!(held("gres/gpu=3", 1, &known), Some((1, 2, None)));
+        assert_eq!(held("gres/gpu:a100=1", 1, &known), Some((1, 1, None)));
+        assert_eq!(
+            held("gres/gpu=1", 1, &PerGpu::default()),
+            Some((1, 1, None))
+        );
+        assert_eq!(known.instance("gn[02-03]"), None, "one may be a whole GPU");
+        assert_eq!(known.instance(""), None);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
-use gpufrac_slurm_conf::{ConfFile, Entry, Read, Site, read_conf};
+use gpufrac_core::mig_type::MigType;
+use gpufrac_slurm_conf::{ConfFile, Entry, Read, Site, counts, read_conf};
 
 use super::value::{self, Devices};
 use crate::cluster::{Cluster, Node, Partition};
@@ -36,6 +37,10 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
             cpus: cpus(&node.entry),
             shards: devices.shards,
             mps: devices.mps,
+            instance: match devices.gpus {
+                0 => largest_instance(gres),
+                _ => 0,
+            },
         })
     });
     let nodes: Vec<Node> = nodes.collect();
@@ -62,6 +67,17 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
     let partitions = partitions.collect();
     let cluster = Cluster { nodes, partitions };
     (!cluster.nodes.is_empty()).then_some(cluster)
+}
+
+/// Percents of a GPU, rounded down.
+fn largest_instance(gres: &str) -> u32 {
+    let counts = counts(gres);
+    let types = counts.keys().filter(|(name, _)| name == "gpu");
+    let shares = types.filter_map(|(_, name)| Some(MigType::of(name)?.part().share()));
+    shares
+        .map(|share| (share * 100.0) as u32)
+        .max()
+        .unwrap_or(0)
 }
 
 /// The CPUs of a node for jobs: the words of scontrol, then those of slurm.conf.

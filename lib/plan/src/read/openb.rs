@@ -128,6 +128,7 @@ pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
             cpus: Some(host.cpu / MILLI),
             shards: 0,
             mps: 0,
+            instance: 0,
         })
         .collect();
     let partition = Partition {
