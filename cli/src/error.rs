@@ -370,8 +370,7 @@ impl CliError {
             }
             CliError::Impossible(finding) => return Some(finding.fix.clone()),
             CliError::Trial { .. } => {
-                "correct what is named (a plugin that is not found: install gpufrac-plugins-SERIES here first), and run `gpufrac init` again; \
-                 `--no-trial` writes the files as they are"
+                "correct what is named, and run `gpufrac init` again; `--no-trial` writes the files as they are"
             }
             CliError::NoSlurmFiles { .. } => "name slurm.conf: `--slurm-conf FILE`",
             CliError::NotInSlurmConf { option, .. } => {

@@ -207,7 +207,7 @@ fn attempt(
     }
     if !trial.readers.is_empty() {
         println!(
-            "tried with copies of the files: {} of this host say nothing against them",
+            "tried with copies of the files: nothing against them from {} of this host",
             trial.readers.join(" and ")
         );
     }

@@ -93,9 +93,19 @@ fn both(settings: &Settings, changes: &[Change], copy: &Copy) -> io::Result<Tria
     copy.write(&today)?;
     let before = (controller(copy)?, devices(copy, node)?);
     copy.write(&proposed)?;
-    let after = (controller(copy)?, devices(copy, node)?);
-
     let mut trial = Trial::default();
+    let mut after = (controller(copy)?, devices(copy, node)?);
+    // The files may be those of another cluster, and this host without gpufrac's plugins.
+    let is_elsewhere = settings.running.is_none();
+    if let Some(refused) = after.0.take_if(|it| is_elsewhere && it.lacks_plugin()) {
+        copy.leave_plugins_out()?;
+        after.0 = controller(copy)?;
+        trial.untried.push(format!(
+            "slurmctld of this host does not start with gpufrac's plugins ({}): install gpufrac-plugins-SERIES where slurmctld runs",
+            refused.reason()
+        ));
+    }
+
     match before.0.zip(after.0) {
         None => trial
             .untried
@@ -156,6 +166,11 @@ struct Controller {
 }
 
 impl Controller {
+    /// Whether it does not serve because of its plugins of job_submit.
+    fn lacks_plugin(&self) -> bool {
+        !self.serves && self.reason().contains("job_submit")
+    }
+
     /// Why it does not serve.
     fn reason(&self) -> &str {
         let is_fatal = |line: &&String| line.starts_with("fatal: ");

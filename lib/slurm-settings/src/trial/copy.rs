@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
-use gpufrac_slurm_conf::{Read, edit, read_conf, with_includes};
+use gpufrac_slurm_conf::{Line, Read, edit, read_conf, with_includes};
 use tempfile::TempDir;
 
 use super::super::Settings;
@@ -15,7 +15,7 @@ use super::super::Settings;
 /// nodes never answer would, for instance, let SuspendProgram switch them off.
 ///
 /// Without a slurmdbd slurmctld knows no TRES, QOS or account that is not its own, and refuses settings that name one.
-const LEFT_OUT: [&str; 53] = [
+const LEFT_OUT: [&str; 55] = [
     "AccountingStorageBackupHost",
     "AccountingStorageEnforce",
     "AccountingStorageExternalHost",
@@ -27,6 +27,8 @@ const LEFT_OUT: [&str; 53] = [
     "AccountingStorageUser",
     "AllowAccounts",
     "AllowQos",
+    "AuthAltParameters",
+    "AuthAltTypes",
     "BackupAddr",
     "BackupController",
     "BurstBufferType",
@@ -119,8 +121,7 @@ impl Copy {
         for device in config.devices_of_node(node, gpus) {
             symlink("/dev/null", copy.path("devices").join(device.file_name()))?;
         }
-        let beside = copy.slurm_conf.parent().unwrap_or(Path::new("/"));
-        for entry in fs::read_dir(beside)?.flatten() {
+        for entry in fs::read_dir(copy.folder_of_site())?.flatten() {
             symlink(entry.path(), copy.path("etc").join(entry.file_name()))?;
         }
         Ok(copy)
@@ -128,6 +129,12 @@ impl Copy {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// The folder of the site's own slurm.conf, whose path may be relative.
+    fn folder_of_site(&self) -> PathBuf {
+        let whole = std::path::absolute(&self.slurm_conf).unwrap_or_default();
+        whole.parent().unwrap_or(Path::new("/")).to_owned()
     }
 
     pub(super) fn slurm_conf(&self) -> PathBuf {
@@ -152,6 +159,19 @@ impl Copy {
         Ok(())
     }
 
+    /// Leaves gpufrac's plugins out, for a host without them.
+    pub(super) fn leave_plugins_out(&self) -> io::Result<()> {
+        let mut text = fs::read_to_string(self.slurm_conf())?;
+        rewrite(&mut text, |key, value| {
+            let lists = ["JobSubmitPlugins", "CliFilterPlugins"];
+            match lists.iter().any(|list| list.eq_ignore_ascii_case(key)) {
+                true => without_ours(value),
+                false => Some(value.to_owned()),
+            }
+        });
+        fs::write(self.slurm_conf(), text)
+    }
+
     /// Writes a file in place of the link to the site's own.
     fn put(&self, name: &str, text: &str) -> io::Result<()> {
         let path = self.path("etc").join(name);
@@ -168,9 +188,11 @@ impl Copy {
 
     /// The errors of a log, with the names of the site's files.
     pub(super) fn errors(&self, log: &str) -> Vec<String> {
-        let of_site = self.slurm_conf.parent().unwrap_or(Path::new("/"));
         let names = [
-            (self.path("etc"), of_site.display().to_string()),
+            (
+                self.path("etc"),
+                self.folder_of_site().display().to_string(),
+            ),
             (self.path("devices"), self.devices.clone()),
         ];
         let mut found = Vec::new();
@@ -193,25 +215,48 @@ impl Copy {
     }
 }
 
+/// The lines of a file without includes.
+fn lines(text: &str) -> Vec<Line> {
+    let all = |_: &Path| Ok(text.to_owned());
+    read_conf(Path::new("slurm.conf"), &all).map_or(Vec::new(), |file| file.lines)
+}
+
+/// Changes the values of settings, or leaves them out. From the last line to the first, as a change may join lines that a backslash
+/// continues.
+fn rewrite(text: &mut String, keep: impl Fn(&str, &str) -> Option<String>) {
+    for line in lines(text).iter().rev() {
+        let pairs = line.pairs.iter();
+        let kept = pairs.filter_map(|(key, value)| Some((key.clone(), keep(key, value)?)));
+        let kept: Vec<(String, String)> = kept.collect();
+        if kept != line.pairs {
+            let kept = kept
+                .iter()
+                .map(|(key, value)| format!("{key}=\"{value}\" "));
+            edit::replace(text, line.place.line, &(kept.collect::<String>() + "\n"));
+        }
+    }
+}
+
+/// A list of plugins without gpufrac's. None if nothing is left.
+fn without_ours(list: &str) -> Option<String> {
+    let is_ours = |name: &&str| name.rsplit('/').next() == Some("gpufrac");
+    let others: Vec<&str> = list.split(',').filter(|name| !is_ours(name)).collect();
+    (!others.is_empty()).then(|| others.join(","))
+}
+
 /// A slurm.conf for a slurmctld that reaches nothing of the cluster.
 fn alone(text: &str, folder: &Path, host: &str) -> String {
     let mut text = text.to_owned();
-    let all = |_: &Path| Ok(text.clone());
-    let lines = read_conf(Path::new("slurm.conf"), &all).map_or(Vec::new(), |file| file.lines);
     let left_out = |key: &str| LEFT_OUT.iter().any(|known| known.eq_ignore_ascii_case(key));
-    // From the last to the first, as a change may join the lines that a backslash continues.
-    for line in lines.iter().rev() {
-        let number = line.place.line;
-        let is_node = line.first().eq_ignore_ascii_case("NodeName");
+    rewrite(&mut text, |key, value| {
+        (!left_out(key)).then(|| value.to_owned())
+    });
+    for line in lines(&text).iter().rev() {
+        let is_of_nodes = line.first().eq_ignore_ascii_case("NodeName");
         let is_default = |name: &str| name.eq_ignore_ascii_case("DEFAULT");
-        if is_node && !line.get("NodeName").is_some_and(is_default) {
+        if is_of_nodes && !line.get("NodeName").is_some_and(is_default) {
             // Names that no server resolves here would cost a second each.
-            edit::set(&mut text, number, "NodeAddr", "127.0.0.1");
-        } else if left_out(line.first()) || line.pairs.iter().skip(1).any(|(key, _)| left_out(key))
-        {
-            let kept = line.pairs.iter().filter(|(key, _)| !left_out(key));
-            let kept = kept.map(|(key, value)| format!("{key}=\"{value}\" "));
-            edit::replace(&mut text, number, &(kept.collect::<String>() + "\n"));
+            edit::set(&mut text, line.place.line, "NodeAddr", "127.0.0.1");
         }
     }
     let folder = folder.display();
@@ -263,5 +308,14 @@ mod tests {
             ]
         );
         assert!(rest.contains("StateSaveLocation=/t/state\n"), "{rest}");
+    }
+
+    #[test]
+    fn only_plugins_of_gpufrac_are_left_out() {
+        assert_eq!(
+            without_ours("lua,job_submit/gpufrac").as_deref(),
+            Some("lua")
+        );
+        assert_eq!(without_ours("gpufrac"), None);
     }
 }

@@ -372,7 +372,7 @@ impl World {
         }
         for Host(number, ..) in site.nodes {
             let said = self.init(&self.node(*number), &["--write"])?;
-            let tried = "tried with copies of the files: slurmctld and slurmd -G of this host say nothing against them";
+            let tried = "tried with copies of the files: nothing against them from slurmctld and slurmd -G of this host";
             assert!(said.contains(tried), "{}: {said}", site.folder);
         }
         for Host(number, ..) in site.nodes {
