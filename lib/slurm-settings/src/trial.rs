@@ -193,6 +193,8 @@ fn controller(copy: &Copy) -> io::Result<Option<Controller>> {
         command.env("SLURM_CONF", &conf).env(PATH_ENV, &config);
         command.env_remove("NOTIFY_SOCKET");
         command.stdin(Stdio::null()).stdout(out).stderr(errors);
+        let (user, group) = copy.user;
+        command.uid(user.as_raw()).gid(group.as_raw());
         command.process_group(0).spawn()
     };
     let Some(child) = first("slurmctld", start)? else {

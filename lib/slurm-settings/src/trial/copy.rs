@@ -1,12 +1,14 @@
 //! A copy of Slurm's files that a slurmctld can read without reaching anything of the cluster.
 
 use std::fs;
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 use gpufrac_slurm_conf::{Line, Read, edit, read_conf, with_includes};
+use nix::unistd::{Gid, Uid, User, chown};
 use tempfile::TempDir;
 
 use super::super::Settings;
@@ -87,6 +89,8 @@ pub(super) struct Copy {
     folder: TempDir,
     slurm_conf: PathBuf,
     host: String,
+    /// The user and group of slurmctld: those of the site, as root runs nothing that they could write, such as job_submit.lua.
+    pub(super) user: (Uid, Gid),
     /// The folder of gpufrac's devices, which may not exist yet.
     devices: String,
     /// gpufrac.toml with the proposal.
@@ -102,6 +106,7 @@ impl Copy {
         let slurm_conf = PathBuf::from(settings.slurm_conf());
         let node = settings.gpus.as_ref().map_or("", |gpus| &gpus.node);
         let copy = Copy {
+            user: slurm_user(settings.value("SlurmUser")),
             folder: tempfile::Builder::new()
                 .prefix("gpufrac-trial-")
                 .tempdir()?,
@@ -113,6 +118,9 @@ impl Copy {
         for name in ["etc", "state", "spool", "devices"] {
             fs::create_dir(copy.path(name))?;
         }
+        let (_, group) = copy.user;
+        chown(copy.folder.path(), None, Some(group))?;
+        fs::set_permissions(copy.folder.path(), Permissions::from_mode(0o710))?;
         fs::write(copy.path("gpufrac.toml"), text)?;
         let gpus = settings
             .gpus
@@ -147,8 +155,13 @@ impl Copy {
             fs::remove_dir_all(self.path(folder))?;
             fs::create_dir(self.path(folder))?;
         }
+        let (user, group) = self.user;
+        chown(&self.path("state"), Some(user), Some(group))?;
         let slurm = with_includes(&self.slurm_conf, read)?;
-        self.put("slurm.conf", &alone(&slurm, self.folder.path(), &self.host))?;
+        self.put(
+            "slurm.conf",
+            &alone(&slurm, self.folder.path(), (&self.host, user)),
+        )?;
         for name in ["gres.conf", "cgroup.conf"] {
             match with_includes(&self.slurm_conf.with_file_name(name), read) {
                 Ok(text) => self.put(name, &self.with_own_devices(&text))?,
@@ -215,6 +228,21 @@ impl Copy {
     }
 }
 
+/// The user whom slurm.conf names, by name or number, and the user's group; `nobody` for one that this host does not know.
+fn slurm_user(told: Option<&str>) -> (Uid, Gid) {
+    // `scontrol show config` has `slurm(64030)`.
+    let name = told.unwrap_or("root").split('(').next().unwrap_or_default();
+    let by_number = || User::from_uid(name.parse().ok().map(Uid::from_raw)?).ok()?;
+    let by_name = |name| User::from_name(name).ok().flatten();
+    let user = by_name(name)
+        .or_else(by_number)
+        .or_else(|| by_name("nobody"));
+    const NOBODY: u32 = 65534;
+    user.map_or((Uid::from_raw(NOBODY), Gid::from_raw(NOBODY)), |user| {
+        (user.uid, user.gid)
+    })
+}
+
 /// The lines of a file without includes.
 fn lines(text: &str) -> Vec<Line> {
     let all = |_: &Path| Ok(text.to_owned());
@@ -245,7 +273,7 @@ fn without_ours(list: &str) -> Option<String> {
 }
 
 /// A slurm.conf for a slurmctld that reaches nothing of the cluster.
-fn alone(text: &str, folder: &Path, host: &str) -> String {
+fn alone(text: &str, folder: &Path, (host, user): (&str, Uid)) -> String {
     let mut text = text.to_owned();
     let left_out = |key: &str| LEFT_OUT.iter().any(|known| known.eq_ignore_ascii_case(key));
     rewrite(&mut text, |key, value| {
@@ -262,7 +290,7 @@ fn alone(text: &str, folder: &Path, host: &str) -> String {
     let folder = folder.display();
     for line in [
         format!("SlurmctldHost={host}(127.0.0.1)"),
-        "SlurmUser=root".to_owned(),
+        format!("SlurmUser={user}"),
         format!("StateSaveLocation={folder}/state"),
         format!("SlurmctldPidFile={folder}/state/pid"),
         format!("SlurmdPidFile={folder}/spool/pid"),
@@ -289,7 +317,7 @@ mod tests {
         let site = "ClusterName=c\nSlurmctldHost=a\nslurmctldhost=b(10.0.0.1)\nSlurmUser=slurm SlurmctldPort=6817 # both\n\
                     SuspendProgram=/usr/sbin/off \\\n  SuspendTime=60\nNodeName=DEFAULT CPUs=4\nNodeName=n[1-2] NodeAddr=10.0.0.[1-2] \\\n  Gres=gpu:4\n\
                     PartitionName=p Nodes=ALL QOS=gold\n";
-        let text = alone(site, Path::new("/t"), "here");
+        let text = alone(site, Path::new("/t"), ("here", Uid::from_raw(64030)));
         let (own, rest) = text.split_at(text.find("SlurmctldHost=here(127.0.0.1)\n").unwrap());
         let lines: Vec<&str> = own
             .lines()
@@ -308,6 +336,16 @@ mod tests {
             ]
         );
         assert!(rest.contains("StateSaveLocation=/t/state\n"), "{rest}");
+        assert!(rest.contains("SlurmUser=64030\n"), "{rest}");
+    }
+
+    #[test]
+    fn slurmctld_has_the_user_of_the_site() {
+        let root = (Uid::from_raw(0), Gid::from_raw(0));
+        for told in [None, Some("root"), Some("0"), Some("root(0)")] {
+            assert_eq!(slurm_user(told), root);
+        }
+        assert_ne!(slurm_user(Some("no-such-user")), root);
     }
 
     #[test]
