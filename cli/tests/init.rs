@@ -86,6 +86,8 @@ impl World {
         let slurm_conf = self.path("slurm.conf");
         let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
             .args(args)
+            // tests/lab/tests/e2e/proposals.rs tries proposals.
+            .args((args[0] == "init").then_some("--no-trial"))
             .args(["--slurm-conf".as_ref(), slurm_conf.as_os_str()])
             .env("GPUFRAC_CONFIG", self.path("gpufrac.toml"))
             .env("SLURMD_NODENAME", "gn01")

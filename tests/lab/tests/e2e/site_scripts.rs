@@ -41,7 +41,10 @@ fn set(lab: &Lab, key: &str, values: &[&str]) -> Result<(), LabError> {
     let kept = text.lines().filter(|line| !line.starts_with(&start));
     let lines = values.iter().map(|value| format!("{start}{value}"));
     let lines: Vec<String> = kept.map(str::to_owned).chain(lines).collect();
-    fs::write(&path, lines.join("\n") + "\n").expect("root may");
+    // slurmd may read the file at this moment.
+    let next = path.with_extension("next");
+    fs::write(&next, lines.join("\n") + "\n").expect("root may");
+    fs::rename(&next, &path).expect("root may");
     // In another second than slurmctld's last read.
     std::thread::sleep(Duration::from_millis(1100));
     lab.reconfigure()
