@@ -8,7 +8,7 @@ use gpufrac_core::layout::MenuEntry;
 use gpufrac_core::mig_type::MigType;
 
 use gpufrac_core::request::{self, Kind};
-use gpufrac_slurm_conf::counts;
+use gpufrac_slurm_conf::{Node, counts};
 use gpufrac_slurm_settings::{Settings, gpu_count};
 
 use super::request::Request;
@@ -19,8 +19,10 @@ pub struct Partition {
     sizes: Vec<MenuEntry>,
     /// The most whole GPUs of a node; 0 where none is lent.
     most_gpus: u32,
-    /// Types of GPUs on its nodes without a pool; an empty one for those without a Type.
+    /// Types of its GPUs without a pool.
     others: BTreeSet<String>,
+    /// Whether it has such GPUs on nodes without any pool, where a request needs no Type.
+    has_other_nodes: bool,
     /// Shards of a GPU, while Slurm still counts the site's own.
     shards: Option<f64>,
 }
@@ -58,17 +60,18 @@ impl Partition {
             .collect();
         let others = nodes
             .iter()
-            .filter(|node| config.pools_of_node(&node.name).is_empty());
-        let others = others.flat_map(|node| counts(node.gres().unwrap_or_default()).into_keys());
+            .flat_map(|node| types_without_pool(node, config));
         Partition {
             most_gpus: lending
                 .map(|pool| pool.most_gpus())
                 .max()
                 .unwrap_or_default(),
-            others: others
-                .filter(|(name, _)| name == "gpu")
-                .map(|(_, kind)| kind)
-                .collect(),
+            others: others.collect(),
+            has_other_nodes: nodes.iter().any(|node| {
+                let gres = counts(node.gres().unwrap_or_default());
+                config.pools_of_node(&node.name).is_empty()
+                    && gres.keys().any(|(name, _)| name == "gpu")
+            }),
             shards: nodes
                 .iter()
                 .find_map(|node| shards_of_a_gpu(&node.name, settings, config)),
@@ -96,10 +99,11 @@ impl Partition {
             Kind::Gpu(count) => {
                 let number = count.count.unwrap_or(1);
                 let type_name = count.type_name.unwrap_or_default();
-                if number == 0
-                    || self.others.contains(type_name)
-                    || (type_name.is_empty() && !self.others.is_empty())
-                {
+                let is_served = match type_name {
+                    "" => self.has_other_nodes,
+                    name => self.others.contains(name),
+                };
+                if number == 0 || is_served {
                     return None;
                 }
                 Some(match MigType::of(type_name) {
@@ -156,6 +160,16 @@ impl Partition {
     }
 }
 
+/// The Types of a node's GPUs that have no pool.
+fn types_without_pool(node: &Node, config: &Config) -> Vec<String> {
+    let pools = config.pools_of_node(&node.name);
+    let has_others = pools.iter().all(|pool| pool.gpus.is_some());
+    let gpus = counts(node.gres().unwrap_or_default()).into_keys();
+    let types = gpus.filter_map(|(name, kind)| (name == "gpu").then_some(kind));
+    let is_other = |name: &String| has_others && !Pool::TYPE_NAMES.contains(&name.as_str());
+    types.filter(is_other).collect()
+}
+
 fn value(fraction: Fraction) -> f64 {
     fraction.to_string().parse().unwrap_or(1.0)
 }
@@ -206,6 +220,24 @@ mod tests {
     }
 
     #[test]
+    fn gpus_without_a_pool_keep_their_types() {
+        let pools = "version = 1\n[pool.h]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\ngpus = [0]\npartitions = [\"gpu\"]\nnodes = \"gn01\"\n";
+        let config = Config::parse(pools, "gpufrac.toml").unwrap();
+        for (node, expected) in [
+            ("gn01", &["h100"][..]),
+            // In no pool.
+            ("gn02", &["h100"]),
+        ] {
+            let text = format!("NodeName={node} Gres=gpu:half:2,gpu:h100:3,shard:h100:3\n");
+            let read = |_: &std::path::Path| Ok(text.clone());
+            let file = gpufrac_slurm_conf::read_conf("slurm.conf".as_ref(), &read).unwrap();
+            let site = gpufrac_slurm_conf::Site::of(&file);
+            let types = types_without_pool(site.node(node).unwrap(), &config);
+            assert_eq!(types, expected, "{node}");
+        }
+    }
+
+    #[test]
     fn each_old_request_has_a_new_one_of_the_menu() {
         let halves = partition("halves");
         for (old, new) in [
@@ -219,6 +251,12 @@ mod tests {
         ] {
             assert_eq!(instead(&halves, old).as_deref(), Some(new), "{old}");
         }
+        let part = Partition {
+            others: ["h100".to_owned()].into(),
+            ..partition("halves")
+        };
+        assert_eq!(instead(&part, "gpu:h100:1"), None);
+        assert_eq!(instead(&part, "gpu:1").as_deref(), Some("gpufrac:0.5"));
         let whole = partition("whole");
         assert_eq!(
             instead(&whole, "gpu:h100:4,tmpdisk:5").as_deref(),
@@ -233,6 +271,7 @@ mod tests {
         // Nodes without a pool still serve it.
         let mixed = Partition {
             others: BTreeSet::from(["a100".to_owned()]),
+            has_other_nodes: true,
             ..partition("halves")
         };
         assert_eq!(instead(&mixed, "gpu:a100:1"), None);

@@ -228,7 +228,7 @@ impl Copy {
     }
 }
 
-/// The user whom slurm.conf names, by name or number, and the user's group; `nobody` for one that this host does not know.
+/// SlurmUser of slurm.conf, by name or number, and the group of this user; `nobody` for a user that this host does not know.
 fn slurm_user(told: Option<&str>) -> (Uid, Gid) {
     // `scontrol show config` has `slurm(64030)`.
     let name = told.unwrap_or("root").split('(').next().unwrap_or_default();
