@@ -62,9 +62,6 @@ enum Owner {
     },
 }
 
-const QOS: &str = "Name,Flags,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESPerNode,MaxTRESMins,MaxTRESPU,MaxTRESPA,MinTRES,MaxTRESRunMinsPU,MaxTRESRunMinsPA";
-const ASSOCIATIONS: &str = "Cluster,Account,User,Partition,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESPerNode,MaxTRESMins";
-
 /// Asks slurmdbd for the limits and slurmctld for the reservations.
 pub(super) fn ask(settings: &Settings) -> Limits {
     let mut limits = Limits::default();
@@ -95,8 +92,8 @@ pub(super) fn ask(settings: &Settings) -> Limits {
 }
 
 fn rows(cluster: &str) -> Result<Vec<Limit>, AskError> {
-    let qos = format!("format={QOS}");
-    let associations = format!("format={ASSOCIATIONS}");
+    let qos = format!("format={}", read::columns_of_qos());
+    let associations = format!("format={}", read::columns_of_associations());
     let cluster = format!("cluster={}", cluster.to_ascii_lowercase());
     let shown = ["-P", "show", "assoc", "wopinfo", "where", &cluster];
     // Both wait for slurmdbd, so they run in parallel.

@@ -1,5 +1,5 @@
-//! Judges limits. What each does to a fraction was tried on slurmctld 22.05, 24.11 and 26.05: a fraction is `gres/shard` and gpufrac's own
-//! count to it, and no `gres/gpu`.
+//! Judges limits by what they do to a fraction, which is `gres/shard` and gpufrac's own count to slurmctld, and no `gres/gpu`. Tried on 22.05,
+//! 24.11 and 26.05; limits of Types and `DenyOnLimit` on the latter two alone, and `gres/mps` on none.
 
 use std::collections::BTreeSet;
 
@@ -99,7 +99,7 @@ impl Limit {
     }
 }
 
-/// The sizes of all pools that Slurm counts as shards. Before 23.11.5 it counts a whole GPU of a pool with parts so, too.
+/// The sizes of all pools that Slurm counts as shards. Up to 23.02 job_submit asks for a whole GPU of a pool with parts so, too.
 fn sizes(settings: &Settings, config: &Config) -> BTreeSet<(Units, Fraction)> {
     let release = settings.running.as_ref().and_then(Running::release);
     let whole_too = release.is_some_and(|own| own.series <= SlurmSeries::new(23, 2));

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::{Limit, Owner};
 use gpufrac_slurm_conf::number;
 
-/// The columns that are limits.
+/// How many of [`KEYS`], the first ones, associations have.
+const OF_ASSOCIATIONS: usize = 6;
+/// The columns that are limits of a QOS.
 const KEYS: [&str; 11] = [
     "GrpTRES",
     "GrpTRESMins",
@@ -19,6 +21,17 @@ const KEYS: [&str; 11] = [
     "MaxTRESRunMinsPU",
     "MaxTRESRunMinsPA",
 ];
+
+/// The columns to ask for of QOS.
+pub(super) fn columns_of_qos() -> String {
+    format!("Name,Flags,{}", KEYS.join(","))
+}
+
+/// The columns to ask for of associations.
+pub(super) fn columns_of_associations() -> String {
+    let limits = KEYS[..OF_ASSOCIATIONS].join(",");
+    format!("Cluster,Account,User,Partition,{limits}")
+}
 
 /// A row by the names of its columns.
 type Row<'t> = BTreeMap<&'t str, &'t str>;

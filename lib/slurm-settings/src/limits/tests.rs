@@ -6,7 +6,7 @@ const POOLS: &str = "version = 1\n[gres]\nname = \"frac\"\n[pool.h]\nmechanism =
 
 /// The table of QOS as slurmdbd 22.05, 24.11 and 26.05 print it, with these rows. Without limits all three print the same.
 fn qos_of(rows: &str) -> Vec<Limit> {
-    let header = QOS.replace(',', "|");
+    let header = read::columns_of_qos().replace(',', "|");
     read::qos(&format!("{header}\nnormal||||||||||||\n{rows}"))
 }
 
@@ -151,7 +151,7 @@ fn limits_that_slurm_does_not_enforce_are_notes_and_an_unknown_count_comes_first
 fn associations_are_named_once_with_all_their_users() {
     let text = format!(
         "{}\nlab|root||||||||\nlab|root||||||gres/gpu=9|||\nlab|bio|||gres/gpu=8|||||\nlab|bio|ann|||||gres/gpu=2,cpu=3||\nlab|bio|bob|||||gres/gpu=2||\nlab|bio|eve|fast||||gres/gpu=2||\n",
-        ASSOCIATIONS.replace(',', "|")
+        read::columns_of_associations().replace(',', "|")
     );
     let found = judged(read::associations(&text), ENFORCED, "");
     let lines: Vec<&str> = found.iter().map(|it| it.fix.as_str()).collect();
