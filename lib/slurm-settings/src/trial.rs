@@ -60,7 +60,7 @@ pub struct Trial {
     pub untried: Vec<String>,
 }
 
-/// Tries the changes of Slurm's files. `config` and `config_text`: gpufrac.toml with the proposal.
+/// Tries the changes of Slurm's files. `config`: gpufrac.toml with the proposal, and its text.
 pub fn run(settings: &Settings, changes: &[Change], config: (&Config, &str)) -> Trial {
     let attempt = || -> io::Result<Trial> {
         let copy = Copy::new(settings, config)?;
@@ -106,44 +106,56 @@ fn both(settings: &Settings, changes: &[Change], copy: &Copy) -> io::Result<Tria
         ));
     }
 
-    match before.0.zip(after.0) {
-        None => trial
-            .untried
-            .push("slurmctld does not exist on this host".to_owned()),
-        Some((before, _)) if !before.serves => trial.untried.push(format!(
-            "slurmctld does not start with a copy of today's files: {}",
-            before.reason()
-        )),
-        Some((before, after)) => {
-            trial.readers.push("slurmctld");
-            let said = only_in(&before.said, &after.said, "slurmctld");
-            trial.against.extend(said);
-            if !after.serves && trial.against.is_empty() {
-                let why = after.reason();
-                trial
-                    .against
-                    .push(format!("slurmctld does not start: {why}"));
-            }
-            if let Some((before, after)) = before.site.zip(after.site) {
-                trial
-                    .against
-                    .extend(differences(&before, &after, &has_pool));
-            }
-        }
-    }
-    match (node, before.1.zip(after.1)) {
-        (None, _) => trial.untried.push(
-            "`slurmd -G` is for a node of a pool, and NVML shows no such node here".to_owned(),
-        ),
-        (Some(_), None) => trial
-            .untried
-            .push("slurmd does not exist on this host".to_owned()),
-        (Some(_), Some((before, after))) => {
-            trial.readers.push("slurmd -G");
-            trial.against.extend(only_in(&before, &after, "slurmd -G"));
-        }
-    }
+    trial.judge_controller(before.0.zip(after.0), &has_pool);
+    trial.judge_devices(node, before.1.zip(after.1));
     Ok(trial)
+}
+
+impl Trial {
+    /// Judges what slurmctld makes of the files of today and of those of the proposal; None where this host has none.
+    fn judge_controller(
+        &mut self,
+        tried: Option<(Controller, Controller)>,
+        has_pool: &dyn Fn(&str) -> bool,
+    ) {
+        let Some((before, after)) = tried else {
+            let why = "slurmctld does not exist on this host";
+            return self.untried.push(why.to_owned());
+        };
+        if !before.serves {
+            return self.untried.push(format!(
+                "slurmctld does not start with a copy of today's files: {}",
+                before.reason()
+            ));
+        }
+        self.readers.push("slurmctld");
+        self.against
+            .extend(only_in(&before.said, &after.said, "slurmctld"));
+        if !after.serves && self.against.is_empty() {
+            let why = after.reason();
+            self.against
+                .push(format!("slurmctld does not start: {why}"));
+        }
+        if let Some((before, after)) = before.site.zip(after.site) {
+            self.against.extend(differences(&before, &after, has_pool));
+        }
+    }
+
+    /// Judges the errors of `slurmd -G` about the files of today and about those of the proposal. `node`: this host as a node of a pool.
+    fn judge_devices(&mut self, node: Option<&str>, tried: Option<(Vec<String>, Vec<String>)>) {
+        match (node, tried) {
+            (None, _) => self.untried.push(
+                "`slurmd -G` is for a node of a pool, and NVML shows no such node here".to_owned(),
+            ),
+            (Some(_), None) => self
+                .untried
+                .push("slurmd does not exist on this host".to_owned()),
+            (Some(_), Some((before, after))) => {
+                self.readers.push("slurmd -G");
+                self.against.extend(only_in(&before, &after, "slurmd -G"));
+            }
+        }
+    }
 }
 
 /// The lines that only the second has.
