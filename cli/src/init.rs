@@ -87,11 +87,13 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     tell_left(&proposal.left);
     tell("\nnot known:", &settings.limits.unknown);
     tell("\nfor the users of these nodes:", &proposal.consequences);
-    if let Some(finding) = proposal.refused.first() {
-        return Err(CliError::Impossible(Box::new(finding.clone())));
-    }
-    if !changes.is_empty() && !args.no_trial {
-        attempt(&settings, &changes, (&config, &after))?;
+    if !changes.is_empty() {
+        if let Some(finding) = &proposal.refused {
+            return Err(CliError::Impossible(Box::new(finding.clone())));
+        }
+        if !args.no_trial {
+            attempt(&settings, &changes, (&config, &after))?;
+        }
     }
     write(&changes, args.write)?;
     let steps = Steps {

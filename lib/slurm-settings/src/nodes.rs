@@ -266,22 +266,15 @@ fn instances_beside(
     })
 }
 
-/// The nodes that the running slurmctld would drain, as instances of the site stay beside the devices of pools.
-pub(super) fn refused(settings: &Settings, config: &Config) -> Vec<Finding> {
-    let (Some(files), Some(running)) = (&settings.files, &settings.running) else {
-        return Vec::new();
-    };
+/// The finding about the first node that the running slurmctld would drain, because instances of the site stay beside the devices of pools.
+pub(super) fn refused(settings: &Settings, config: &Config) -> Option<Finding> {
+    let (files, running) = (settings.files.as_ref()?, settings.running.as_ref()?);
     let release = running.release();
-    let names: BTreeSet<&String> = config
-        .pools
-        .iter()
-        .flat_map(|pool| pool.nodes.names())
-        .collect();
-    let faults = names.into_iter().filter_map(|node| {
+    let mut names = config.pools.iter().flat_map(|pool| pool.nodes.names());
+    names.find_map(|node| {
         let lines = NodeLines::of(&files.gres, node, &config.count_name);
         Some(instances_beside(&files.gres, &lines, release)?.finding(node))
-    });
-    faults.collect()
+    })
 }
 
 /// Compares gres.conf with the lines that the node needs.

@@ -62,8 +62,8 @@ pub struct Proposal {
     pub nodes: Vec<String>,
     /// Whether a changed setting requires that no job runs on any node.
     pub concerns_all_nodes: bool,
-    /// What makes the changes impossible with the running Slurm.
-    pub refused: Vec<Finding>,
+    /// What makes the changes impossible with the running Slurm; None if they are possible.
+    pub refused: Option<Finding>,
     /// What changes for the users and the programs of the site, a sentence each.
     pub consequences: Vec<String>,
     /// GPUs without a pool that Slurm no longer finds, as their Types are not known: the node, and N of `/dev/nvidiaN`.
