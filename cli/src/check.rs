@@ -106,10 +106,7 @@ fn other_name(settings: &Settings, node: &Node) -> Option<Finding> {
         .find(|pool| pool.nodes.contains(&known))?;
     Some(Finding {
         // Where slurmctld and slurmd share a host, this may be asked for slurmctld's part.
-        severity: match settings.is_of_controller() {
-            true => Severity::Note,
-            false => Severity::Warning,
-        },
+        severity: if settings.is_of_controller() { Severity::Note } else { Severity::Warning },
         place: None,
         what: format!(
             "slurm.conf calls this host {known}, and gpufrac took it for {}: this machine was not looked at",

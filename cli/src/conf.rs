@@ -24,20 +24,14 @@ pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
         println!("{:#}", sizes::object(&config));
         return Ok(Exit::Done);
     }
-    match args.diff {
-        true => diff(args),
-        false => print(args),
-    }
+    if args.diff { diff(args) } else { print(args) }
 }
 
 /// Prints the differences between these lines and Slurm's files and the running slurmctld.
 fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
     let path = args.config.path();
     let node = Node::new(args.config.read_strictly()?, &args.config.node_name());
-    let seen = match node.has_pools() {
-        true => init::gpus_of(&node),
-        false => None,
-    };
+    let seen = if node.has_pools() { init::gpus_of(&node) } else { None };
     let settings = settings::gather(&Sources {
         slurm_conf: args.slurm_conf.clone(),
         config: None,

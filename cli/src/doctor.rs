@@ -200,13 +200,10 @@ fn stuck(job: JobId, node: &Node) {
     let mut lines: Vec<String> = given_back
         .map(|it| {
             let age = span(now.saturating_sub(it.unix));
-            match it.excluded {
-                true => format!(
-                    "{} gave the job back {age} ago: it goes to other nodes (`ExcNodeList`), and may come back when the places are free",
-                    node.name
-                ),
-                false => format!("{} gave the job back {age} ago", node.name),
-            }
+            if it.excluded { format!(
+                "{} gave the job back {age} ago: it goes to other nodes (`ExcNodeList`), and may come back when the places are free",
+                node.name
+            ) } else { format!("{} gave the job back {age} ago", node.name) }
         })
         .collect();
     let shown = status::files::own(node).map_or_else(Vec::new, |file| file.stuck);
@@ -272,9 +269,10 @@ fn logged(job: JobId) {
         .collect();
     lines.dedup();
     let last = lines.len().saturating_sub(MOST_LINES);
-    let none = match refused.is_empty() {
-        true => "no line of gpufrac about it".to_owned(),
-        false => format!("cannot be read ({}); root can", refused.join("; ")),
+    let none = if refused.is_empty() {
+        "no line of gpufrac about it".to_owned()
+    } else {
+        format!("cannot be read ({}); root can", refused.join("; "))
     };
     say(lines.split_off(last), &none);
 }

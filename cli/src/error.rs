@@ -30,7 +30,6 @@ pub enum CliError {
     Read {
         /// The path of the configuration.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// The configuration is wrong.
@@ -44,7 +43,6 @@ pub enum CliError {
         "reading usage records failed: there are none; name their files or folders with --records, or run this on a node, or set `[paths] shared` in gpufrac.toml so that gpufrac-reaperd collects the records of all nodes"
     )]
     NoRecords,
-    /// The period of a report.
     #[error(transparent)]
     Period(#[from] gpufrac_report::period::PeriodError),
     /// A report cannot be written as JSON.
@@ -82,7 +80,6 @@ pub enum CliError {
     /// Slurm may start a job on the node.
     #[error("measuring the GPU failed: node `{node}` is `{state}` with {jobs} jobs, not drained")]
     NotDrained {
-        /// The node.
         node: String,
         /// Its state in Slurm.
         state: String,
@@ -115,7 +112,6 @@ pub enum CliError {
         "no pool has GPUs on node `{node}`, so that it has no leases; the nodes of the pools are {nodes}"
     )]
     NoPool {
-        /// The node.
         node: String,
         /// The nodes of the pools, a hostlist.
         nodes: String,
@@ -125,7 +121,6 @@ pub enum CliError {
     /// The leases and records of a node are only on that node.
     #[error("the leases and records of node `{node}` are on `{node}`, and this host is `{host}`")]
     Elsewhere {
-        /// The node.
         node: String,
         /// The name of this host.
         host: String,
@@ -152,12 +147,7 @@ pub enum CliError {
     },
     /// Jobs with fractions have no lease, so their instances are not known.
     #[error("nothing is destroyed: no lease is known of {} on node {node}; one of these instances may belong to them", in_words(.jobs))]
-    JobsWithoutLease {
-        /// The node.
-        node: String,
-        /// The jobs.
-        jobs: Vec<JobId>,
-    },
+    JobsWithoutLease { node: String, jobs: Vec<JobId> },
     /// Processes use all instances without a lease.
     #[error("nothing is destroyed: each of these instances is in use")]
     AllInUse,
@@ -181,21 +171,14 @@ pub enum CliError {
     Nodes {
         /// The value as written.
         text: String,
-        /// The mistake.
         source: HostlistError,
     },
     /// The number of GPUs of the node is not known.
     #[error("counting the GPUs of `{node}` failed: {source}")]
-    GpuCount {
-        /// The node.
-        node: String,
-        /// The cause.
-        source: NvmlError,
-    },
+    GpuCount { node: String, source: NvmlError },
     /// The number of GPUs of a node of a pool is not known, or two facts do not agree about it.
     #[error("counting the GPUs of {node} failed: {}", why_gpus(count))]
     Gpus {
-        /// The node.
         node: String,
         /// What is known.
         count: GpuCount,
@@ -206,9 +189,7 @@ pub enum CliError {
     /// A file could not be written.
     #[error("writing `{}` failed: {source}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// A file of the site could not be changed.
@@ -216,10 +197,7 @@ pub enum CliError {
     Replace(#[from] ReplaceError),
     /// NVML does not answer, so no GPU is known.
     #[error("this node shows no GPU: {source}")]
-    NoGpu {
-        /// The cause.
-        source: NvmlError,
-    },
+    NoGpu { source: NvmlError },
     /// NVML shows no GPU.
     #[error("NVML shows no GPU on this node")]
     NoGpus,
@@ -235,10 +213,7 @@ pub enum CliError {
     },
     /// Slurm's files are not on this host.
     #[error("Slurm's files are not found: {why}")]
-    NoSlurmFiles {
-        /// The cause.
-        why: String,
-    },
+    NoSlurmFiles { why: String },
     /// The running Slurm could not work with the proposal of `init`.
     #[error("proposing changes of Slurm failed: {}; nothing was written", .0.what)]
     Impossible(Box<Finding>),
@@ -277,10 +252,7 @@ pub enum CliError {
     HiddenNodes,
     /// The folder for pages is used for something else.
     #[error("writing pages to `{}` failed: the folder has files of others; name a new folder or an empty one", path.display())]
-    NotPages {
-        /// The folder.
-        path: PathBuf,
-    },
+    NotPages { path: PathBuf },
     /// The terminal cannot be used.
     #[error("using the terminal failed: {0}; print the slices once with `--once`")]
     Terminal(std::io::Error),
@@ -331,7 +303,6 @@ impl CliError {
         }
     }
 
-    /// The cure.
     pub fn hint(&self) -> Option<String> {
         let there = |node: &str| {
             format!(

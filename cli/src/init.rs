@@ -275,9 +275,10 @@ fn with_pools(
 ) -> Result<String, CliError> {
     let seen = look(args, node)?;
     let nodes = nodes(args, node, files)?;
-    let partitions = match args.partitions.is_empty() {
-        true => partitions(settings, files, &nodes)?,
-        false => args.partitions.clone(),
+    let partitions = if args.partitions.is_empty() {
+        partitions(settings, files, &nodes)?
+    } else {
+        args.partitions.clone()
     };
     let mut models: Vec<(&str, Vec<u32>)> = Vec::new();
     for gpu in &seen.gpus {
@@ -336,9 +337,10 @@ fn new_file(slurm: &ConfFile) -> String {
     let is_taken = known
         .split(',')
         .any(|name| ["frac", "gpufrac"].contains(&name.trim()));
-    match is_taken {
-        true => "version = 1\n".to_owned(),
-        false => "version = 1\n\n[gres]\nname = \"frac\"\n".to_owned(),
+    if is_taken {
+        "version = 1\n".to_owned()
+    } else {
+        "version = 1\n\n[gres]\nname = \"frac\"\n".to_owned()
     }
 }
 
@@ -405,8 +407,8 @@ fn pool_name(model: &str, taken: &[String]) -> String {
         .unwrap_or_else(|| plain(model))
 }
 
-/// The GPUs of this node from NVML, or those given by options. A model that is given is that of GPUs that gpufrac does not know, or of
-/// all if NVML does not answer or their number is given.
+/// The GPUs of this node from NVML, or those given by options. A model that is given is that of GPUs that gpufrac does
+/// not know, or of all if NVML does not answer or their number is given.
 fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
     let session = node.nvml();
     let driver = session.as_ref().ok().and_then(driver);
@@ -470,7 +472,8 @@ struct Shown {
     memory: MemoryMib,
 }
 
-/// The GPUs with their models, and those whose model is not known. `told`: the model of the latter, unless others have it.
+/// The GPUs with their models, and those whose model is not known. `told`: the model of the latter, unless others have
+/// it.
 fn known<'s>(shown: &'s [Shown], told: Option<&str>) -> (Vec<Gpu>, Vec<&'s Shown>) {
     let model = |gpu: &Shown| Geometry::model_of_product(&gpu.product, gpu.memory);
     let told = told.filter(|told| !shown.iter().any(|gpu| model(gpu) == Some(told)));
@@ -530,21 +533,18 @@ fn partitions(settings: &Settings, files: &Files, nodes: &str) -> Result<Vec<Str
     let (with_gpus, others): (Vec<_>, Vec<_>) = partitions
         .filter(|partition| partition.nodes.iter().any(|name| wanted.contains(name)))
         .partition(|partition| partition.nodes.iter().all(has_gpus));
-    let found = if with_gpus.is_empty() {
-        others
-    } else {
-        with_gpus
-    };
-    match found.is_empty() {
-        true => Err(CliError::NotInSlurmConf {
+    let found = if with_gpus.is_empty() { others } else { with_gpus };
+    if found.is_empty() {
+        Err(CliError::NotInSlurmConf {
             path: files.slurm.path.clone(),
             what: format!("partition of {nodes}"),
             option: "--partition NAME",
-        }),
-        false => Ok(found
+        })
+    } else {
+        Ok(found
             .iter()
             .map(|partition| partition.name.clone())
-            .collect()),
+            .collect())
     }
 }
 

@@ -189,9 +189,10 @@ fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
 /// Keeps a copy of the configuration, which prolog, epilog and steps use while the file has a mistake.
 fn keep_copy(args: &ConfigArgs, node: &Node, text: &str) {
     let (path, folder) = (args.path(), Path::new(LAST_GOOD));
-    let done = match node.has_pools() {
-        true => last_good::keep(folder, &path, &node.name, text),
-        false => last_good::forget(folder, &path, &node.name),
+    let done = if node.has_pools() {
+        last_good::keep(folder, &path, &node.name, text)
+    } else {
+        last_good::forget(folder, &path, &node.name)
     };
     if let Err(error) = done {
         eprintln!(
@@ -243,8 +244,5 @@ fn told(damaged: &[StoreError]) -> Exit {
     for error in damaged {
         eprintln!("gpufrac: {error}\nhint: {}", error.fix());
     }
-    match damaged.is_empty() {
-        true => Exit::Done,
-        false => Exit::Broken,
-    }
+    if damaged.is_empty() { Exit::Done } else { Exit::Broken }
 }

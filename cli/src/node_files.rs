@@ -33,10 +33,7 @@ pub enum Place {
 impl Place {
     /// Where a path leads to.
     pub fn of(path: PathBuf) -> Place {
-        match path.is_dir() {
-            true => Place::Folder(path),
-            false => Place::File(path),
-        }
+        if path.is_dir() { Place::Folder(path) } else { Place::File(path) }
     }
 
     /// Whether every user may read the file, or list the folder. A missing place is public.
@@ -70,7 +67,8 @@ pub fn places(config: &Config, node: &str) -> Vec<Place> {
     shared.chain([Place::File(own)]).collect()
 }
 
-/// The files for the user alone, where Slurm hides jobs: with the user's own slices, and for root with all ([`NodeFiles::with_own`]).
+/// The files for the user alone, where Slurm hides jobs: with the user's own slices, and for root with all
+/// ([`NodeFiles::with_own`]).
 pub fn own_places(config: &Config, node: &str) -> Vec<Place> {
     let paths = config.paths.for_node(node);
     let above = paths.shared.into_iter().chain([paths.run]);

@@ -68,9 +68,10 @@ pub fn run(args: &ProveArgs) -> Result<Exit, CliError> {
         eprintln!("gpufrac: the run stopped in step `{step}`: {reason}");
     }
     println!("written: {} and {}", json.display(), text.display());
-    Ok(match document.stopped.is_none() && document.is_clean() {
-        true => Exit::Done,
-        false => Exit::Broken,
+    Ok(if document.stopped.is_none() && document.is_clean() {
+        Exit::Done
+    } else {
+        Exit::Broken
     })
 }
 
@@ -80,13 +81,14 @@ fn is_drained(node: &str) -> Result<(), CliError> {
     let state = ask_slurm("sinfo", &["-h", "-N", "-n", node, "-o", "%T"]).map_err(silent)?;
     let jobs = slurm::jobs_on(node).map_err(silent)?;
     let state = state.lines().next().unwrap_or_default().trim().to_owned();
-    match state.contains("drain") && jobs.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::NotDrained {
+    if state.contains("drain") && jobs.is_empty() {
+        Ok(())
+    } else {
+        Err(CliError::NotDrained {
             node: node.to_owned(),
             state,
             jobs: jobs.len(),
-        }),
+        })
     }
 }
 
@@ -103,11 +105,7 @@ fn settings(args: &ProveArgs, node: &Node) -> Result<Settings, CliError> {
         mps_control: node.mps_control.clone(),
         gpu: GpuIndex(args.gpu),
         mode: args.mode,
-        pace: if args.quick {
-            Pace::quick()
-        } else {
-            Pace::default()
-        },
+        pace: if args.quick { Pace::quick() } else { Pace::default() },
         program: Program {
             session: arguments(SESSION),
             client: Client {

@@ -47,10 +47,7 @@ pub fn run(args: &ReportArgs) -> Result<Exit, CliError> {
     };
     print!("{text}");
     let balances = report.audit.is_none_or(|audited| audited.balances());
-    Ok(match balances {
-        true => Exit::Done,
-        false => Exit::Broken,
-    })
+    Ok(if balances { Exit::Done } else { Exit::Broken })
 }
 
 /// Login hosts may have no gpufrac.toml: then there are no prices, and `--records` says where the records are.
@@ -67,14 +64,12 @@ fn now() -> Zoned {
 }
 
 fn files(args: &ReportArgs, config: &Config, period: Period) -> Result<Vec<PathBuf>, CliError> {
-    let files = match args.records.is_empty() {
-        false => files::named(&args.records)?,
-        true => files::of(&config.paths.for_node(&args.config.node_name()), period)?,
+    let files = if !args.records.is_empty() {
+        files::named(&args.records)?
+    } else {
+        files::of(&config.paths.for_node(&args.config.node_name()), period)?
     };
-    match files.is_empty() {
-        true => Err(CliError::NoRecords),
-        false => Ok(files),
-    }
+    if files.is_empty() { Err(CliError::NoRecords) } else { Ok(files) }
 }
 
 /// The input of a report.

@@ -7,7 +7,6 @@ use gpufrac_slurm_settings::{AskError, ask_slurm};
 /// A job in Slurm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The job's id.
     pub id: JobId,
     /// The state, in squeue's spelling: `RUNNING`.
     pub state: String,

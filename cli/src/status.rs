@@ -31,7 +31,6 @@ pub enum StatusError {
 /// The state of this node, by the driver and the leases.
 #[derive(Debug)]
 pub struct Status {
-    /// The node.
     pub node: NodeState,
     /// The leases, by job.
     pub leases: Vec<Lease>,
@@ -104,10 +103,7 @@ struct Answer {
 impl Answer {
     fn of(session: &Session, device: &Device<'_>) -> Answer {
         Answer {
-            mig: match device.pool.switches_mig() {
-                true => mode(session, device).ok(),
-                false => None,
-            },
+            mig: if device.pool.switches_mig() { mode(session, device).ok() } else { None },
             instances: instances(session, device).map_err(|error| error.to_string()),
         }
     }

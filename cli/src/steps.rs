@@ -5,7 +5,6 @@ use std::path::Path;
 use gpufrac_core::hostlist;
 use gpufrac_slurm_settings::propose::{Change, Proposal};
 
-/// The changes.
 pub struct Steps<'a> {
     /// The path of gpufrac.toml, and whether it changes.
     pub config: (&'a Path, bool),
@@ -47,14 +46,12 @@ impl Steps<'_> {
         all.dedup();
         let all = hostlist::short(&all);
         let drained = !all.is_empty() || self.proposal.concerns_all_nodes;
-        let drained_nodes = match self.proposal.concerns_all_nodes {
-            true => "ALL",
-            false => all.as_str(),
-        };
+        let drained_nodes = if self.proposal.concerns_all_nodes { "ALL" } else { all.as_str() };
         if drained {
-            let list = match self.proposal.concerns_all_nodes {
-                true => String::new(),
-                false => format!(" -w {all}"),
+            let list = if self.proposal.concerns_all_nodes {
+                String::new()
+            } else {
+                format!(" -w {all}")
             };
             lines.push(format!(
                 "drain, as jobs do not outlive this change: scontrol update NodeName={drained_nodes} State=DRAIN Reason=gpufrac; wait until this prints nothing: squeue -h -t R,CG,S{list}"
@@ -65,9 +62,10 @@ impl Steps<'_> {
                 .iter()
                 .map(|change| change.path.display().to_string())
                 .collect();
-            let write = match self.written {
-                true => "on this host they are written; write the same on every other one",
-                false => "write them on every host",
+            let write = if self.written {
+                "on this host they are written; write the same on every other one"
+            } else {
+                "write them on every host"
             };
             lines.push(format!(
                 "{}: {write}; in plugstack.conf a node has `required`, a login host `optional`",

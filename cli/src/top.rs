@@ -1,5 +1,5 @@
-//! `gpufrac top`: the slices of a node or a cluster, live, from the files that gpufrac-reaperd writes. It needs neither root
-//! nor NVML.
+//! `gpufrac top`: the slices of a node or a cluster, live, from the files that gpufrac-reaperd writes. It needs neither
+//! root nor NVML.
 
 mod line;
 mod screen;
@@ -42,9 +42,10 @@ pub fn run(args: &TopArgs) -> Result<Exit, CliError> {
     let files = files(args)?;
     let filter = args.user.clone().unwrap_or_default();
     let view = View::new(reader(), args.sort, filter, args.me);
-    match args.once || !is_screen() {
-        true => once(files, view),
-        false => live(files, view, args.delay),
+    if args.once || !is_screen() {
+        once(files, view)
+    } else {
+        live(files, view, args.delay)
     }
 }
 
@@ -116,10 +117,7 @@ fn once(mut files: NodeFiles, mut view: View) -> Result<Exit, CliError> {
     for problem in &view.problems {
         eprintln!("gpufrac: {problem}");
     }
-    Ok(match view.problems.is_empty() {
-        true => Exit::Done,
-        false => Exit::Broken,
-    })
+    Ok(if view.problems.is_empty() { Exit::Done } else { Exit::Broken })
 }
 
 /// All rows as text.

@@ -26,9 +26,10 @@ pub fn run(args: &WebArgs) -> Result<Exit, CliError> {
         other => other?,
     };
     let node = args.config.node_name();
-    let mut places: Vec<Place> = match args.from.is_empty() {
-        true => node_files::places(&config, &node),
-        false => args.from.iter().cloned().map(Place::of).collect(),
+    let mut places: Vec<Place> = if args.from.is_empty() {
+        node_files::places(&config, &node)
+    } else {
+        args.from.iter().cloned().map(Place::of).collect()
     };
     // Root can read files of hidden nodes, and readers of the pages cannot.
     places.retain(Place::is_public);
@@ -43,9 +44,10 @@ pub fn run(args: &WebArgs) -> Result<Exit, CliError> {
     let now = now();
     let paths = config.paths.for_node(&node);
     let mut problems = found.problems;
-    let waiting = match args.no_slurm {
-        true => None,
-        false => waiting(&config).map_err(|why| problems.push(why)).ok(),
+    let waiting = if args.no_slurm {
+        None
+    } else {
+        waiting(&config).map_err(|why| problems.push(why)).ok()
     };
     let week = week::days(&export, &paths, now).unwrap_or_else(|error| {
         problems.push(error.to_string());
@@ -69,10 +71,7 @@ pub fn run(args: &WebArgs) -> Result<Exit, CliError> {
     for problem in &problems {
         eprintln!("gpufrac: {problem}");
     }
-    Ok(match problems.is_empty() {
-        true => Exit::Done,
-        false => Exit::Broken,
-    })
+    Ok(if problems.is_empty() { Exit::Done } else { Exit::Broken })
 }
 
 fn now() -> u64 {

@@ -50,10 +50,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
             last.node
         );
     }
-    match found.problems.is_empty() {
-        true => Ok(Exit::Done),
-        false => Ok(Exit::Broken),
-    }
+    if found.problems.is_empty() { Ok(Exit::Done) } else { Ok(Exit::Broken) }
 }
 
 /// The folders of records: of running jobs on this node, of ended ones, and of all nodes.

@@ -427,7 +427,8 @@ fn another_node_is_shown_by_its_file() {
     assert_eq!(report["nodes"][0]["node"], "gn0002");
 }
 
-/// A second, with a margin for a debug build on a busy machine, where single runs take longer; `cargo xtask bench status` has the figure.
+/// A second, with a margin for a debug build on a busy machine, where single runs take longer; `cargo xtask bench
+/// status` has the figure.
 #[test]
 fn a_thousand_nodes_are_shown_within_a_second() {
     let world = World::new(&fresh(1000));

@@ -1,4 +1,5 @@
-//! The pages of `gpufrac web` in Debian's Chromium: without a window, on a phone and on a desktop, on a light and on a dark screen.
+//! The pages of `gpufrac web` in Debian's Chromium: without a window, on a phone and on a desktop, on a light and on a
+//! dark screen.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
@@ -91,15 +92,12 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpufrac"));
         command.args(["web", "--export"]).arg(self.path("pages"));
         command.arg("--from").arg(self.path("status"));
-        match self.path("gpufrac.toml").exists() {
-            true => {
-                let path = std::env::var("PATH").unwrap();
-                let path = format!("{}:{path}", self.path("bin").display());
-                command.env("PATH", path).env("TZ", "UTC");
-            }
-            false => {
-                command.arg("--no-slurm");
-            }
+        if self.path("gpufrac.toml").exists() {
+            let path = std::env::var("PATH").unwrap();
+            let path = format!("{}:{path}", self.path("bin").display());
+            command.env("PATH", path).env("TZ", "UTC");
+        } else {
+            command.arg("--no-slurm");
         }
         command
             .env("GPUFRAC_CONFIG", self.path("gpufrac.toml"))
@@ -267,11 +265,7 @@ impl Browser {
 
     fn press(&mut self, key: &str, code: u32) {
         for kind in ["keyDown", "keyUp"] {
-            let text = if key == "Enter" && kind == "keyDown" {
-                "\r"
-            } else {
-                ""
-            };
+            let text = if key == "Enter" && kind == "keyDown" { "\r" } else { "" };
             let params = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text});
             self.call("Input.dispatchKeyEvent", params);
         }
@@ -394,7 +388,8 @@ fn page_of_the_manual() -> String {
     files.find(|file| file.name == "index.html").unwrap().text
 }
 
-/// Fonts differ by machine, so the page is compared, and not its picture. `UPDATE_EXPECT=1` writes both; it needs Chromium.
+/// Fonts differ by machine, so the page is compared, and not its picture. `UPDATE_EXPECT=1` writes both; it needs
+/// Chromium.
 #[test]
 fn the_picture_of_the_manual_is_of_this_page() {
     let page = page_of_the_manual();

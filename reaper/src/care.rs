@@ -1,8 +1,9 @@
-//! Cares for what the node cannot do now: sends jobs that it gave back to other nodes, retries places that cannot be freed, names
-//! who holds them, keeps Slurm from starting jobs there, and undoes all of it as soon as the places are free.
+//! Cares for what the node cannot do now: sends jobs that it gave back to other nodes, retries places that cannot be
+//! freed, names who holds them, keeps Slurm from starting jobs there, and undoes all of it as soon as the places are
+//! free.
 //!
-//! A thread of its own, because a round of the daemon may wait for the driver, and a job must start elsewhere at once. Prologs and
-//! epilogs tell it by files (`state::put_back`, `state::stuck`).
+//! A thread of its own, because a round of the daemon may wait for the driver, and a job must start elsewhere at once.
+//! Prologs and epilogs tell it by files (`state::put_back`, `state::stuck`).
 
 mod jobs;
 mod places;
@@ -45,8 +46,8 @@ pub enum CareError {
     Watch(#[from] io::Error),
 }
 
-/// Starts the thread, which runs until this process ends. `config`: the path of the configuration, which is read again for each
-/// failure. `put_back`: counts the jobs that the node gave back.
+/// Starts the thread, which runs until this process ends. `config`: the path of the configuration, which is read again
+/// for each failure. `put_back`: counts the jobs that the node gave back.
 ///
 /// # Errors
 /// The folders cannot be watched.

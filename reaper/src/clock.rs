@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 pub struct BootTime(Duration);
 
 impl BootTime {
-    /// The time `time` after the boot.
     pub fn after_boot(time: Duration) -> BootTime {
         BootTime(time)
     }
@@ -54,9 +53,10 @@ pub trait Clock {
     /// The wall-clock time of a boot time, if the wall clock is right now; in seconds since 1970.
     fn unix(&self, time: BootTime) -> u64 {
         let (now, wall) = (self.now(), self.unix_now());
-        match time > now {
-            true => wall + time.since(now).as_secs(),
-            false => wall.saturating_sub(now.since(time).as_secs()),
+        if time > now {
+            wall + time.since(now).as_secs()
+        } else {
+            wall.saturating_sub(now.since(time).as_secs())
         }
     }
 }

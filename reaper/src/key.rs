@@ -37,7 +37,6 @@ pub struct SliceId {
 }
 
 impl SliceId {
-    /// The id of a lease's slice.
     pub fn of(lease: &Lease) -> SliceId {
         SliceId {
             job_id: lease.job_id,

@@ -1,7 +1,8 @@
 //! gpufrac-reaperd: finds jobs that hold a slice without using it, warns their users, and reclaims the slices.
 //!
 //! Data flow in one direction, once in each interval: [`measure`], [`judge`], [`act`]. [`keep`] stores data that
-//! outlive a round or the daemon; [`care`] looks after places that cannot be used; [`report`] shows them to people and to Prometheus.
+//! outlive a round or the daemon; [`care`] looks after places that cannot be used; [`report`] shows them to people and
+//! to Prometheus.
 #![forbid(unsafe_code)]
 
 pub mod act;

@@ -244,9 +244,10 @@ fn alone(node: &Node) -> Result<DaemonLock, StartError> {
 /// The current configuration; the error text if it cannot be used.
 fn reloaded(args: &Args, run: &Path) -> Result<Node, String> {
     let node = args.load().map_err(|error| error.to_string())?;
-    match node.run == run {
-        true => Ok(node),
-        false => Err("`[paths] run` is another, which needs a restart".to_owned()),
+    if node.run == run {
+        Ok(node)
+    } else {
+        Err("`[paths] run` is another, which needs a restart".to_owned())
     }
 }
 

@@ -21,7 +21,6 @@ use crate::measure::telemetry::Telemetry;
 
 /// The daemon's access to the outside.
 pub struct Outside {
-    /// The clocks.
     pub clock: Box<dyn Clock>,
     /// The activity of slices.
     pub sampler: Box<dyn Sampler>,

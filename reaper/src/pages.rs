@@ -1,5 +1,5 @@
-//! Renews the pages of the cluster: `gpufrac web --export`, each minute, on the host of `[web]`. The program runs beside the rounds,
-//! so that a slow or full file system delays no round.
+//! Renews the pages of the cluster: `gpufrac web --export`, each minute, on the host of `[web]`. The program runs
+//! beside the rounds, so that a slow or full file system delays no round.
 #![expect(clippy::disallowed_methods, reason = "waits for real time")]
 
 use std::path::{Path, PathBuf};

@@ -27,10 +27,7 @@ pub enum LookScope {
 impl Rhythm {
     /// With `suspect`: a slice has been stalled for half of its window, and is observed without gaps.
     pub fn new(interval: Duration, suspect: bool) -> Rhythm {
-        let look = match suspect {
-            true => interval.mul_f64(0.95),
-            false => interval / 10,
-        };
+        let look = if suspect { interval.mul_f64(0.95) } else { interval / 10 };
         Rhythm {
             interval,
             look: look.max(SHORTEST_LOOK),

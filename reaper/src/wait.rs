@@ -20,7 +20,6 @@ use crate::rhythm::{LookScope, Rhythm};
 pub enum Wake {
     /// The time is over, or a lease changed.
     Due,
-    /// SIGHUP.
     Reload,
     /// SIGTERM or SIGINT.
     End,

@@ -1,5 +1,4 @@
-//! The metrics as their readers get them: the text, the server, Prometheus with the rules of `etc`, and the
-//! dashboard.
+//! The metrics as their readers get them: the text, the server, Prometheus with the rules of `etc`, and the dashboard.
 #![expect(clippy::disallowed_methods, reason = "waits for real programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

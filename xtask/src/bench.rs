@@ -46,7 +46,8 @@ enum Part {
     Scale,
     /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long
     Burst,
-    /// The same jobs on eight GPUs with a fixed division and with the layout uniform; only when it is named, as it takes long
+    /// The same jobs on eight GPUs with a fixed division and with the layout uniform; only when it is named, as it
+    /// takes long
     Layouts,
     /// Jobs of a history on a real Slurm and the forecast of `gpufrac plan`; only when it is named, as it takes long
     Plan,
@@ -77,8 +78,8 @@ pub(crate) struct BenchArguments {
     /// Jobs that wait there
     #[arg(long, default_value_t = 5000)]
     scale_jobs: usize,
-    /// The series of Slurm (22.05, 24.11, 26.05) of `burst` and `plan`, with gpufrac's debug build for all but the machine's own; that
-    /// one unless said
+    /// The series of Slurm (22.05, 24.11, 26.05) of `burst` and `plan`, with gpufrac's debug build for all but the
+    /// machine's own; that one unless said
     #[arg(long)]
     slurm: Option<String>,
     /// Jobs of a second each that come at once

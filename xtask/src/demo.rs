@@ -375,11 +375,7 @@ impl Story {
 /// The word with shell quotes.
 fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=:./,".contains(c);
-    if word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{word}'")
-    }
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{word}'") }
 }
 
 fn chapter(title: &str) {

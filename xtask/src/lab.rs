@@ -270,12 +270,13 @@ fn stop(name: &str) -> Result<()> {
     let folder = folder(name);
     if !folder.exists() {
         let names: Vec<_> = labs()?.into_iter().map(|lab| lab.name).collect();
-        match names.is_empty() {
-            true => bail!("no lab is up; start one with `cargo xtask lab up`"),
-            false => bail!(
+        if names.is_empty() {
+            bail!("no lab is up; start one with `cargo xtask lab up`")
+        } else {
+            bail!(
                 "there is no lab `{name}`; those that are up: {}",
                 names.join(", ")
-            ),
+            )
         }
     }
     stop_folder(&folder).with_context(|| format!("stopping the lab `{name}` failed"))?;
@@ -292,9 +293,10 @@ fn list() -> Result<()> {
         println!("no lab is up; start one with `cargo xtask lab up`");
     }
     for lab in labs {
-        let state = match lab.ended.is_empty() {
-            true => "up".to_owned(),
-            false => format!("these daemons ended: {}", lab.ended.join(", ")),
+        let state = if lab.ended.is_empty() {
+            "up".to_owned()
+        } else {
+            format!("these daemons ended: {}", lab.ended.join(", "))
         };
         println!(
             "{}: nodes {}; {state}; SLURM_CONF={}",

@@ -87,18 +87,17 @@ pub(crate) struct DistArguments {
     /// Where programs go in the tree
     #[arg(long, default_value = "/usr")]
     prefix: PathBuf,
-    /// Where Slurm's plugins are in the tree; unless given, `../lib/slurm` or `../lib64/slurm` of the headers if plugins
-    /// are there, else PREFIX/lib/MULTIARCH/slurm-wlm
+    /// Where Slurm's plugins are in the tree; unless given, `../lib/slurm` or `../lib64/slurm` of the headers if
+    /// plugins are there, else PREFIX/lib/MULTIARCH/slurm-wlm
     #[arg(long)]
     plugin_dir: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
-        Task::Setup { hook } => setup::run().and_then(|()| match hook {
-            true => hook::install(),
-            false => Ok(()),
-        }),
+        Task::Setup { hook } => {
+            setup::run().and_then(|()| if hook { hook::install() } else { Ok(()) })
+        }
         Task::Check => suite::check(),
         Task::Test(wanted) => suite::test(&wanted),
         Task::Lab(task) => lab::run(&task),

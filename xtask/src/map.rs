@@ -23,11 +23,7 @@ pub(crate) fn draw(title: &str, slices: u32, stands: &[Stand]) -> String {
             None => None,
         };
         let words = words.map_or(".", String::as_str);
-        let (open, close) = if stand.is_some() {
-            ('[', ']')
-        } else {
-            (' ', ' ')
-        };
+        let (open, close) = if stand.is_some() { ('[', ']') } else { (' ', ' ') };
         row.push_str(&format!("{open}{:^width$.width$}{close}", words));
         at += size;
     }

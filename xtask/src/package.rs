@@ -33,7 +33,8 @@ pub(crate) struct PackageArguments {
     /// Try them instead, on small clusters of each series: docs/admin is followed word by word
     #[arg(long = "try", conflicts_with = "output")]
     try_out: bool,
-    /// Try the package of the source: build it on a host of each series without a network, as docs/admin/other-series.md has it
+    /// Try the package of the source: build it on a host of each series without a network, as
+    /// docs/admin/other-series.md has it
     #[arg(long, conflicts_with_all = ["output", "try_out"])]
     try_source: bool,
     /// Try the role of contrib/ansible, on small clusters of each series
@@ -54,9 +55,10 @@ fn debian_folders() -> [String; 2] {
 const REDHAT_FOLDER: &str = "/usr/lib64/slurm";
 
 pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
-    let names: Vec<&str> = match arguments.series.is_empty() {
-        true => series::names().collect(),
-        false => arguments.series.iter().map(String::as_str).collect(),
+    let names: Vec<&str> = if arguments.series.is_empty() {
+        series::names().collect()
+    } else {
+        arguments.series.iter().map(String::as_str).collect()
     };
     let output = match &arguments.output {
         Some(folder) => folder.clone(),

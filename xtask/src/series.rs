@@ -66,10 +66,7 @@ impl Series {
             );
         };
         let own = Slurm::in_root(None)?;
-        let root = match own.series() == name {
-            true => None,
-            false => Some(folder(release, "", PACKAGES)?),
-        };
+        let root = if own.series() == name { None } else { Some(folder(release, "", PACKAGES)?) };
         let slurm = Slurm::in_root(root.clone())?;
         if slurm.series() != name {
             bail!(
@@ -244,10 +241,7 @@ const STAMP: &str = "gpufrac-packages";
 fn bootstrap(release: &str, packages: &str, folder: &Path) -> Result<()> {
     let scripts = Path::new("/usr/share/debootstrap/scripts");
     // debootstrap's script for releases that it does not know by name yet.
-    let script = match scripts.join(release).exists() {
-        true => release,
-        false => "sid",
-    };
+    let script = if scripts.join(release).exists() { release } else { "sid" };
     let log = folder.with_extension("log");
     let output = fs::File::create(&log)?;
     let mut command = Command::new("debootstrap");

@@ -302,10 +302,7 @@ fn programs() -> Result<Vec<Arc<Program>>> {
 }
 
 fn load(row: &Row) -> Load {
-    match row.computes {
-        true => Load::Computes,
-        false => Load::Waits,
-    }
+    if row.computes { Load::Computes } else { Load::Waits }
 }
 
 /// The choice of series for a run.

@@ -24,9 +24,10 @@ pub(crate) fn of_tree() -> String {
 
 fn name(is_release: bool, count: &str, commit: &str, changed: bool) -> String {
     let changed = if changed { "+changed" } else { "" };
-    match is_release {
-        true => format!("{RELEASE}{changed}"),
-        false => format!("{RELEASE}~dev{count}.g{commit}{changed}"),
+    if is_release {
+        format!("{RELEASE}{changed}")
+    } else {
+        format!("{RELEASE}~dev{count}.g{commit}{changed}")
     }
 }
 

@@ -12,7 +12,6 @@ use gpufrac_reaper::clock::{Clock, SystemClock};
 use gpufrac_reaper::measure::dcgm::{Dcgm, InstanceId};
 
 /// Seconds after which the exporter must have a value for an instance: several of its intervals, which are 30 s unless
-/// set.
 const LONGEST_UNSEEN: u64 = 120;
 
 /// The warnings; an error of the driver or of leases is a finding of the node.

@@ -11,8 +11,8 @@ use gpufrac_node::state::leases::LeaseStore;
 
 use crate::slurm::{self, Job};
 
-/// The findings; none where Slurm does not answer or a lease cannot be read, which are findings of their own. Where Slurm
-/// hides jobs, only root sees them all.
+/// The findings; none where Slurm does not answer or a lease cannot be read, which are findings of their own. Where
+/// Slurm hides jobs, only root sees them all.
 pub fn findings(node: &Node) -> Vec<Finding> {
     if !nix::unistd::geteuid().is_root() {
         return Vec::new();
@@ -43,8 +43,8 @@ fn without_lease<'j>(jobs: &'j [Job], leases: &'j [Lease]) -> impl Iterator<Item
     lost.map(|job| job.id)
 }
 
-/// Whether the lease of a job that was not in the list is left over: the job may have begun since, and its epilog may have
-/// ended since.
+/// Whether the lease of a job that was not in the list is left over: the job may have begun since, and its epilog may
+/// have ended since.
 fn is_left(store: &LeaseStore, lease: &Lease) -> bool {
     let is_over = match slurm::job(lease.job_id) {
         Ok(None) => true,

@@ -1,5 +1,6 @@
-//! `gpufrac check --migration`: what changes for users, as a text for the site's announcement. Before gpufrac goes live it compares
-//! gpufrac.toml with Slurm's files; afterwards it knows what ended by the requests of waiting and of recent jobs.
+//! `gpufrac check --migration`: what changes for users, as a text for the site's announcement. Before gpufrac goes live
+//! it compares gpufrac.toml with Slurm's files; afterwards it knows what ended by the requests of waiting and of recent
+//! jobs.
 
 mod asked;
 mod request;
@@ -20,7 +21,6 @@ use crate::{finding, init};
 use asked::Asked;
 use translate::Partition;
 
-/// The list.
 struct Migration {
     partitions: BTreeSet<String>,
     /// Kinds of requests that end, a sentence each.
@@ -73,14 +73,12 @@ pub fn run(args: &CheckArgs) -> Verdict {
         return Verdict::Errors;
     }
     let list = Migration::of(&settings, &node.config, args.slurm_conf.is_none());
-    match args.json {
-        true => println!("{}", list.json()),
-        false => list.print(),
+    if args.json {
+        println!("{}", list.json())
+    } else {
+        list.print()
     }
-    match list.is_empty() {
-        true => Verdict::Good,
-        false => Verdict::Warnings,
-    }
+    if list.is_empty() { Verdict::Good } else { Verdict::Warnings }
 }
 
 impl Migration {

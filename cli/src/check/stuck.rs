@@ -1,5 +1,5 @@
-//! Places that cannot be freed, or where no slice can be made, and the hooks of the site that are to free them. Asks neither Slurm
-//! nor the driver: the records of the node have the answers.
+//! Places that cannot be freed, or where no slice can be made, and the hooks of the site that are to free them. Asks
+//! neither Slurm nor the driver: the records of the node have the answers.
 
 use std::os::unix::fs::PermissionsExt;
 

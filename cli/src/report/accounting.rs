@@ -18,8 +18,8 @@ pub struct Known {
     pub is_known: bool,
 }
 
-/// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report says what the records
-/// say.
+/// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report says what the
+/// records
 pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result<Known, CliError> {
     let unknown = Known {
         runs: Runs::default(),
@@ -29,9 +29,10 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
         return Ok(unknown);
     }
     let has_restarts = has_restarts();
-    let since = match has_restarts {
-        true => period.since,
-        false => period.since.saturating_sub(sacct::EARLIER_RUNS_S),
+    let since = if has_restarts {
+        period.since
+    } else {
+        period.since.saturating_sub(sacct::EARLIER_RUNS_S)
     };
     let arguments = sacct::arguments(&in_utc(since), &in_utc(period.until), has_restarts);
     let spawned = Command::new("sacct")
@@ -72,13 +73,14 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
             "gpufrac: {damaged} rows of sacct cannot be read and were skipped; the first: {error}"
         );
     }
-    match ended.success() {
-        true => Ok(Known {
+    if ended.success() {
+        Ok(Known {
             runs,
             is_known: true,
-        }),
+        })
+    } else {
         // Accounting without slurmdbd, or none.
-        false => Ok(unknown),
+        Ok(unknown)
     }
 }
 

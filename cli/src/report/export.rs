@@ -26,7 +26,6 @@ struct Job {
     cpus: u64,
     cpu_seconds: f64,
     memory: u64,
-    /// Of its steps.
     peak: Option<u64>,
     start: u64,
     comment: String,
@@ -43,8 +42,8 @@ struct Told {
     failed: u32,
 }
 
-/// Writes a summary for each job that has ended and whose slices were measured, unless another program or a person has written
-/// something there.
+/// Writes a summary for each job that has ended and whose slices were measured, unless another program or a person has
+/// written something there.
 pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError> {
     if !is_dry && keeps_no_capitals() {
         return Err(CliError::SmallLetters);
@@ -96,10 +95,7 @@ pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError
 
 impl Told {
     fn text(&self, is_dry: bool) -> String {
-        let verb = match is_dry {
-            true => "would be written",
-            false => "written",
-        };
+        let verb = if is_dry { "would be written" } else { "written" };
         format!(
             "{} summaries {verb}, {} are there already; left as they are: {} of jobstats, {} comments of others; {} jobs were not measured",
             self.written, self.same, self.of_jobstats, self.of_others, self.unmeasured
@@ -173,10 +169,7 @@ fn jobs(period: Period) -> Result<BTreeMap<u32, Job>, CliError> {
         let number = |text: &str| text.parse().unwrap_or(0);
         let memory = tres.split(',').find_map(|item| item.strip_prefix("mem="));
         let job = Job {
-            id: match id.contains('_') {
-                true => id.to_owned(),
-                false => raw.to_string(),
-            },
+            id: if id.contains('_') { id.to_owned() } else { raw.to_string() },
             has_ended: !["RUNNING", "SUSPENDED", "PENDING", "COMPLETING", "REQUEUED"]
                 .iter()
                 .any(|open| state.starts_with(open)),
@@ -220,12 +213,11 @@ fn write(id: &str, summary: &str) -> Result<(), String> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = [output.stdout, output.stderr].concat();
-            Err(String::from_utf8_lossy(&said).trim().to_owned())
-        }
+    if output.status.success() {
+        Ok(())
+    } else {
+        let said = [output.stdout, output.stderr].concat();
+        Err(String::from_utf8_lossy(&said).trim().to_owned())
     }
 }
 

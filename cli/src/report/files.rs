@@ -50,8 +50,8 @@ pub fn of(paths: &Paths, period: Period) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// Adds a file, or the records in a folder: names that begin with that of a node's own file, or end with `.jsonl`. `wanted`: the
-/// folders of days that count.
+/// Adds a file, or the records in a folder: names that begin with that of a node's own file, or end with `.jsonl`.
+/// `wanted`: the folders of days that count.
 fn add(
     place: &Path,
     depth: u32,
@@ -91,10 +91,8 @@ pub fn lines(path: &Path, mut each: impl FnMut(u64, &str)) -> Result<(), CliErro
     };
     let file = File::open(path).map_err(failed)?;
     let is_compressed = path.extension().is_some_and(|extension| extension == "gz");
-    let reader: Box<dyn Read> = match is_compressed {
-        true => Box::new(MultiGzDecoder::new(file)),
-        false => Box::new(file),
-    };
+    let reader: Box<dyn Read> =
+        if is_compressed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
     let mut reader = BufReader::with_capacity(1 << 16, reader);
     let mut line = Vec::new();
     for number in 1.. {

@@ -146,10 +146,7 @@ fn show_cluster(args: &StatusArgs, config: &Config, here: &str) -> Result<Exit, 
         add_jobs(&mut report, config, uid, &free);
     }
     let is_known = report.nodes.iter().any(|node| !node.gpus.is_empty());
-    let exit = match is_known {
-        true => Exit::Done,
-        false => Exit::Broken,
-    };
+    let exit = if is_known { Exit::Done } else { Exit::Broken };
     finish(args, &report, exit)
 }
 

@@ -9,7 +9,6 @@ use super::text::plain;
 /// A segment of the map: an instance on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// The position.
     pub placement: Placement,
     /// The label, e.g. `job 12 2g.20gb`.
     pub label: String,

@@ -15,7 +15,8 @@ use super::ask;
 
 /// Seconds within which a job starts that starts now: Slurm plans in steps.
 const NOW: u64 = 60;
-/// The most questions to slurmctld about what could start: each plans a job under slurmctld's locks, and users repeat the command.
+/// The most questions to slurmctld about what could start: each plans a job under slurmctld's locks, and users repeat
+/// the command.
 const MOST_QUESTIONS: usize = 8;
 /// The most sizes of a partition that are tried, where its pools give each percent.
 const SIZES: [&str; 5] = ["1", "0.5", "0.25", "0.1", "0.05"];
@@ -39,7 +40,6 @@ pub fn with_slices(mut jobs: Vec<OwnJob>, report: &Report) -> Vec<OwnJob> {
 
 /// The data by which the questions are chosen.
 pub struct Known<'a> {
-    /// The configuration.
     pub config: &'a Config,
     /// Room in the cluster; partitions without known room have no row.
     pub free: &'a [Free],
@@ -51,7 +51,8 @@ pub struct Known<'a> {
 
 /// For each partition the largest size that would start now, or when one is expected.
 pub fn starts(known: &Known<'_>) -> Result<Vec<Start>, AskError> {
-    // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a squeue that fails.
+    // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a
+    // squeue that fails.
     let asked: OnceLock<Vec<Waiting>> = OnceLock::new();
     let ask_once = || asked.get_or_init(|| ask::waiting(known.config).unwrap_or_default());
     let waits = |partition: &str| {
@@ -98,7 +99,8 @@ fn at_once<'a>(
     })
 }
 
-/// The partitions to ask about, in the order of the configuration: where there are many, those with the largest free sizes.
+/// The partitions to ask about, in the order of the configuration: where there are many, those with the largest free
+/// sizes.
 fn partitions<'a>(known: &Known<'a>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for name in known.config.pools.iter().flat_map(|pool| &pool.partitions) {
@@ -274,7 +276,8 @@ mod tests {
             }
         }
 
-        /// The answers for partitions with these sizes, each with a mark where a GPU has room, and the sizes that Slurm was asked about.
+        /// The answers for partitions with these sizes, each with a mark where a GPU has room, and the sizes that Slurm
+        /// was asked about.
         fn found_in(&self, partitions: usize, sizes: &[(&str, bool)]) -> (Vec<Start>, Vec<String>) {
             let size = |(fraction, has_room): &(&str, bool)| Size {
                 fraction: (*fraction).to_owned(),

@@ -12,7 +12,6 @@ use jiff::tz::TimeZone;
 
 use super::{columns, map};
 
-/// GPUs in a line.
 const GPUS_IN_LINE: usize = 8;
 /// Rows of tables that could be long; `--json` has all.
 const MOST_ROWS: usize = 40;
@@ -47,20 +46,14 @@ pub fn use_cells(usage: Option<&Usage>, now: u64) -> [String; 4] {
 /// A time of the wall clock: `16:05`, on another day `2026-11-24 16:05`.
 pub fn moment(unix: u64, now: u64) -> String {
     // Tests compare texts on machines of any zone.
-    let zone = match cfg!(test) {
-        true => TimeZone::UTC,
-        false => TimeZone::system(),
-    };
+    let zone = if cfg!(test) { TimeZone::UTC } else { TimeZone::system() };
     let zoned = |unix: u64| {
         let second = i64::try_from(unix).unwrap_or(i64::MAX);
         let time = Timestamp::from_second(second).unwrap_or(Timestamp::MAX);
         time.to_zoned(zone.clone())
     };
     let (then, today) = (zoned(unix), zoned(now));
-    let form = match then.date() == today.date() {
-        true => "%H:%M",
-        false => "%Y-%m-%d %H:%M",
-    };
+    let form = if then.date() == today.date() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
     then.strftime(form).to_string()
 }
 
@@ -181,11 +174,7 @@ fn bars_of(report: &Report, node: &NodeState, bars: &[String]) -> Vec<String> {
         .chunks(GPUS_IN_LINE)
         .enumerate()
         .map(|(row, bars)| {
-            let name = if row == 0 {
-                plain(&node.node)
-            } else {
-                String::new()
-            };
+            let name = if row == 0 { plain(&node.node) } else { String::new() };
             format!("  {name:<width$}  {}", bars.join(" "))
         })
         .collect();

@@ -19,10 +19,7 @@ pub struct Look {
 
 impl Look {
     fn ink(self, colour: Color) -> Style {
-        match self.colours {
-            true => Style::new().fg(colour),
-            false => Style::new(),
-        }
+        if self.colours { Style::new().fg(colour) } else { Style::new() }
     }
 
     /// The style of a quantity that is good, notable or bad, from 0 to 2.
@@ -84,13 +81,9 @@ pub fn fit(text: &str, width: usize) -> String {
 
 fn right(text: &str, width: usize) -> String {
     let wide = text.width();
-    match wide < width {
-        true => " ".repeat(width - wide) + text,
-        false => fit(text, width),
-    }
+    if wide < width { " ".repeat(width - wide) + text } else { fit(text, width) }
 }
 
-/// Units as GPUs.
 fn gpus(units: u32) -> String {
     let text = format!("{:.2}", f64::from(units) / 100.0);
     match text.trim_end_matches('0').trim_end_matches('.') {
@@ -191,7 +184,6 @@ impl Columns {
         Columns(columns)
     }
 
-    /// The heads.
     pub fn heads(&self) -> String {
         let heads = self.0.iter().map(|&(field, width)| match field {
             Field::Place => fit("NODE:GPU", width),
@@ -233,7 +225,6 @@ impl<'a> Lines<'a> {
         self.columns.heads()
     }
 
-    /// A row.
     pub fn line(&self, row: Row) -> Line<'static> {
         match row {
             Row::Title(title) => {
@@ -342,11 +333,7 @@ impl<'a> Lines<'a> {
         let text = owner.map_or_else(String::new, |owner| owner.job.to_string());
         let inner = width.saturating_sub(2);
         // A part of a number would be another number.
-        let text = if text.len() <= inner {
-            text
-        } else {
-            String::new()
-        };
+        let text = if text.len() <= inner { text } else { String::new() };
         let text = match width {
             0 => String::new(),
             1 => "|".to_owned(),
@@ -364,10 +351,7 @@ impl<'a> Lines<'a> {
             Some(usage) if usage.idle >= 60 => self.look.ink(Color::Yellow),
             Some(_) => self.look.ink(Color::Green),
         };
-        match self.view.is_own(slice) {
-            true => style.add_modifier(Modifier::BOLD),
-            false => style,
-        }
+        if self.view.is_own(slice) { style.add_modifier(Modifier::BOLD) } else { style }
     }
 
     fn slice(&self, index: SliceIndex, flat: bool) -> Line<'static> {
@@ -380,9 +364,10 @@ impl<'a> Lines<'a> {
             }
             spans.push(match field {
                 Field::Place => {
-                    let text = match flat {
-                        true => place(&self.view.nodes[node].node, self.view.gpu(node, gpu), width),
-                        false => "    ".to_owned() + &positions(slice),
+                    let text = if flat {
+                        place(&self.view.nodes[node].node, self.view.gpu(node, gpu), width)
+                    } else {
+                        "    ".to_owned() + &positions(slice)
                     };
                     Span::raw(fit(&text, width))
                 }
@@ -443,9 +428,10 @@ impl<'a> Lines<'a> {
 fn place(node: &str, gpu: &Gpu, width: usize) -> String {
     let text = format!("{}:{}", plain(node), gpu.index);
     let letters = text.chars().count();
-    match letters > width {
-        true => "~".to_owned() + &text.chars().skip(letters + 1 - width).collect::<String>(),
-        false => text,
+    if letters > width {
+        "~".to_owned() + &text.chars().skip(letters + 1 - width).collect::<String>()
+    } else {
+        text
     }
 }
 
@@ -496,8 +482,9 @@ fn room(gpu: &Gpu) -> String {
     let room: Vec<String> = room
         .map(|room| format!("{}x{}", room.jobs, room.fraction))
         .collect();
-    match room.is_empty() {
-        true => "full".to_owned(),
-        false => format!("free {}", room.join(" ")),
+    if room.is_empty() {
+        "full".to_owned()
+    } else {
+        format!("free {}", room.join(" "))
     }
 }

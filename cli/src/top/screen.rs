@@ -55,19 +55,17 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, look: Look) {
     }
     for (at, &row) in view.rows.iter().enumerate().skip(view.top).take(height) {
         let line = lines.line(row);
-        screen.push(match at == view.cursor {
-            true => line.patch_style(reversed),
-            false => line,
-        });
+        screen.push(if at == view.cursor { line.patch_style(reversed) } else { line });
     }
     screen.truncate(height + 3);
     screen.resize(height + 3, Line::default());
-    let keys = match view.is_typing {
-        true => format!(
+    let keys = if view.is_typing {
+        format!(
             "filter by user or job id: {}_   enter: done, esc: none",
             view.filter
-        ),
-        false => KEYS.to_owned(),
+        )
+    } else {
+        KEYS.to_owned()
     };
     screen.push(Line::styled(fit(&keys, width), reversed));
     frame.render_widget(Paragraph::new(screen), area);
@@ -78,11 +76,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, look: Look) {
 
 /// The sums of all nodes.
 pub fn head(view: &View) -> String {
-    let name = if view.nodes.len() == 1 {
-        "node"
-    } else {
-        "nodes"
-    };
+    let name = if view.nodes.len() == 1 { "node" } else { "nodes" };
     format!("{} {name}, {}", view.nodes.len(), totals(&view.sums))
 }
 

@@ -343,10 +343,7 @@ fn picture(buffer: &Buffer) -> String {
 fn run_of_cells(svg: &mut String, text: &str, style: Style, (x, y): (u32, u32), cell: (u32, u32)) {
     let letters = text.chars().count() as u32;
     let reversed = style.add_modifier.contains(Modifier::REVERSED);
-    let ink = match reversed {
-        true => "#0d1117",
-        false => colour(style.fg.unwrap_or_default()),
-    };
+    let ink = if reversed { "#0d1117" } else { colour(style.fg.unwrap_or_default()) };
     if reversed {
         let paper = colour(style.fg.unwrap_or_default());
         let _ = writeln!(
@@ -356,9 +353,10 @@ fn run_of_cells(svg: &mut String, text: &str, style: Style, (x, y): (u32, u32), 
             cell.1
         );
     }
-    let bold = match style.add_modifier.contains(Modifier::BOLD) {
-        true => " font-weight=\"bold\"",
-        false => "",
+    let bold = if style.add_modifier.contains(Modifier::BOLD) {
+        " font-weight=\"bold\""
+    } else {
+        ""
     };
     // Each word has its place: readers of SVG differ in spaces.
     let mut at = x;

@@ -12,7 +12,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::CliError;
 
-/// Names the folder as one of pages, and is locked while they are written. Others may not open it, so that they cannot hold the lock.
+/// Names the folder as one of pages, and is locked while they are written. Others may not open it, so that they cannot
+/// hold the lock.
 const MARK: &str = ".gpufrac-web";
 
 /// The folder, which only this program changes, and its own folders.

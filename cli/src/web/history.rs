@@ -1,5 +1,5 @@
-//! The use of jobs over time: each export adds a sample to the file of the job that the export before wrote. A job that is
-//! seen for the first time begins with the samples of its evidence record, where this host has one.
+//! The use of jobs over time: each export adds a sample to the file of the job that the export before wrote. A job that
+//! is seen for the first time begins with the samples of its evidence record, where this host has one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;

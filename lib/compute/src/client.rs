@@ -29,7 +29,6 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 pub struct Program {
     /// Its file; another user must be able to run it, if clients of another user are wanted.
     pub path: PathBuf,
-    /// Its arguments.
     pub arguments: Vec<String>,
 }
 
@@ -130,7 +129,6 @@ impl Client {
         Ok(client)
     }
 
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -160,8 +158,7 @@ impl Client {
         self.answer(self.limit)
     }
 
-    /// Counts the multiprocessors on which blocks run. Needs a context, as all that follow except
-    /// [`Client::open`].
+    /// Counts the multiprocessors on which blocks run. Needs a context, as all that follow except [`Client::open`].
     ///
     /// # Errors
     /// CUDA's answer, or the process.
@@ -193,11 +190,7 @@ impl Client {
     pub fn start_computing(&mut self, time: Duration) -> Result<(), Failure> {
         let started = self.ask(&Order::Compute(time.as_secs_f64()));
         // A client that failed gives no second answer; `finish` then waits no longer than for any other.
-        self.computing = if started.is_ok() {
-            time
-        } else {
-            Duration::ZERO
-        };
+        self.computing = if started.is_ok() { time } else { Duration::ZERO };
         started
     }
 

@@ -129,7 +129,6 @@ impl Driver {
         Ok(Device(device))
     }
 
-    /// The name of a device.
     pub fn name(&self, device: Device) -> Result<String, Failure> {
         let mut name = [0_u8; 256];
         call!(self, cuDeviceGetName, name.as_mut_ptr().cast() => *mut c_char, 255 => c_int, device.0 => c_int)?;
@@ -156,7 +155,6 @@ impl Driver {
         Ok(bytes)
     }
 
-    /// An attribute of a device.
     pub fn attribute(&self, device: Device, attribute: Attribute) -> Result<i32, Failure> {
         let mut value = 0;
         call!(self, cuDeviceGetAttribute,
@@ -207,7 +205,6 @@ impl Driver {
         Ok(Memory(address))
     }
 
-    /// Frees memory.
     pub fn free(&self, memory: Memory) -> Result<(), Failure> {
         call!(self, cuMemFree_v2, memory.0 => u64)
     }

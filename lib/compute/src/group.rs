@@ -21,11 +21,8 @@ pub enum GroupError {
     /// The group could not be made or joined.
     #[error("{action} `{}` failed: {source}", path.display())]
     Group {
-        /// The operation.
         action: &'static str,
-        /// The group.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The devices could not be closed.

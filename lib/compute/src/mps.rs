@@ -53,7 +53,6 @@ pub struct Plan<'a> {
     pub folder: &'a Path,
     /// The device: `GPU-...` or `MIG-...`. No other process may use it, and its compute mode must be the default.
     pub device: &'a str,
-    /// The times.
     pub pace: Pace,
     /// Whether to stop before the next step, such as after a signal.
     pub stop: &'a dyn Fn() -> bool,

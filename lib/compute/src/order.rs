@@ -79,7 +79,6 @@ pub struct Seen {
     pub devices: Vec<Device>,
 }
 
-/// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// The name (`cuDeviceGetName`).

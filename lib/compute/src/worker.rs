@@ -188,10 +188,7 @@ impl Worker {
         let (mut pieces, mut held, mut size) = (Vec::new(), 0, 1024 * MIB);
         while size >= PIECE {
             // Never more than the device has.
-            let memory = match held + size <= total {
-                true => fitting(driver, size)?,
-                false => None,
-            };
+            let memory = if held + size <= total { fitting(driver, size)? } else { None };
             match memory {
                 None => size /= 2,
                 Some(memory) => {

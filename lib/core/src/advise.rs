@@ -1,5 +1,5 @@
-//! Which mechanism, layout and menu fit a workload on a GPU model: what `gpufrac advise` prints. docs/admin/choose.md has the
-//! reasons at length, and a test compares its table with this module.
+//! Which mechanism, layout and menu fit a workload on a GPU model: what `gpufrac advise` prints. docs/admin/choose.md
+//! has the reasons at length, and a test compares its table with this module.
 
 use crate::config::Config;
 use crate::fraction::MemoryMib;
@@ -290,11 +290,10 @@ fn on_mps(workload: Workload, shared_mps: bool) -> Choice {
 }
 
 fn slices(vgpu: bool) -> Choice {
-    let what = match vgpu {
-        true => "A vGPU has neither MIG nor MPS for its guest: timeslice and hami work there.",
-        false => {
-            "Only the memory of this model is known: MPS limits clients from Volta on, so time slices are the safe choice."
-        }
+    let what = if vgpu {
+        "A vGPU has neither MIG nor MPS for its guest: timeslice and hami work there."
+    } else {
+        "Only the memory of this model is known: MPS limits clients from Volta on, so time slices are the safe choice."
     };
     Choice {
         mechanism: Mechanism::Timeslice,

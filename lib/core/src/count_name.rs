@@ -1,8 +1,8 @@
 //! The name under which Slurm counts fractions: `[gres] name` of gpufrac.toml.
 //!
-//! Users write `gpufrac:0.25` whatever the name is, and all of gpufrac reads and writes `gpufrac`. Only texts that Slurm
-//! counts have the other name, because tools of others take every name that begins with `gpu` for GPUs. So texts are
-//! translated where they come from Slurm and where they go to Slurm, and nowhere else.
+//! Users write `gpufrac:0.25` whatever the name is, and all of gpufrac reads and writes `gpufrac`. Only texts that
+//! Slurm counts have the other name, because tools of others take every name that begins with `gpu` for GPUs. So texts
+//! are translated where they come from Slurm and where they go to Slurm, and nowhere else.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -76,7 +76,6 @@ impl FromStr for CountName {
 }
 
 impl CountName {
-    /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -97,18 +96,20 @@ impl CountName {
     /// A text of Slurm's with `gpufrac` in place of the name, in whatever letters.
     #[must_use]
     pub fn read<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.is_default() {
-            true => Cow::Borrowed(text),
-            false => replaced(text, &self.0, DEFAULT),
+        if self.is_default() {
+            Cow::Borrowed(text)
+        } else {
+            replaced(text, &self.0, DEFAULT)
         }
     }
 
     /// A text of gpufrac's with the name in place of `gpufrac`.
     #[must_use]
     pub fn written<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match self.is_default() {
-            true => Cow::Borrowed(text),
-            false => replaced(text, DEFAULT, &self.0),
+        if self.is_default() {
+            Cow::Borrowed(text)
+        } else {
+            replaced(text, DEFAULT, &self.0)
         }
     }
 }
@@ -135,9 +136,10 @@ fn replaced<'a>(text: &'a str, from: &str, to: &str) -> Cow<'a, str> {
         if begins && ends && candidate.eq_ignore_ascii_case(word) {
             found.push_str(text.get(kept..at).unwrap_or_default());
             // Names are case-sensitive in Slurm: what is not the name stays none.
-            match candidate == word {
-                true => found.push_str(to),
-                false => found.push_str(&to.to_ascii_uppercase()),
+            if candidate == word {
+                found.push_str(to)
+            } else {
+                found.push_str(&to.to_ascii_uppercase())
             }
             kept = at + word.len();
             at = kept;

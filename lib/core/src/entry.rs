@@ -43,11 +43,11 @@ pub struct Entry {
     /// The mechanism; None if the partitions have several, so that the device decides.
     pub mechanism: Option<Mechanism>,
     /// Whether the units are for each task; otherwise for the job on a node. Slurm alone knows the number of tasks on
-    /// a node.
     pub per_task: bool,
     /// The granted value of `--gpufrac-idle`.
     pub wish: IdleWish,
-    /// How much of a GPU's compute it may have while its neighbours are idle, if the user said so; None leaves it to the pool.
+    /// How much of a GPU's compute it may have while its neighbours are idle, if the user said so; None leaves it to
+    /// the pool.
     pub burst: Option<Units>,
 }
 
@@ -62,7 +62,8 @@ pub enum EntryError {
         /// The text as found.
         text: String,
     },
-    /// The text is not of the exact form `v1:units=N:mech=WORD`, optionally followed by `:per=task`, `:idle=WORD` and `:burst=N`.
+    /// The text is not of the exact form `v1:units=N:mech=WORD`, optionally followed by `:per=task`, `:idle=WORD` and
+    /// `:burst=N`.
     #[error(
         "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task, :idle=long and :burst=75"
     )]
@@ -137,9 +138,10 @@ impl FromStr for Entry {
             burst,
         };
         // Only one spelling is accepted: no `+25`, no `025`, no `:idle=default`.
-        match entry.to_string() == text && entry.is_possible() {
-            true => Ok(entry),
-            false => Err(form()),
+        if entry.to_string() == text && entry.is_possible() {
+            Ok(entry)
+        } else {
+            Err(form())
         }
     }
 }

@@ -11,7 +11,6 @@ pub enum Severity {
     Note,
 }
 
-/// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.

@@ -41,7 +41,6 @@ pub enum FractionError {
     /// A number in the notation of programs (`1e-1`, `inf`, `nan`, `0x1`).
     #[error("not a plain decimal")]
     NotPlain,
-    /// Not a number.
     #[error("not a number")]
     NotANumber,
     /// An empty text.

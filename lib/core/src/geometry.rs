@@ -66,8 +66,7 @@ impl Profile {
     /// Whether slices may be made of the profile: compute and memory only. Profiles with media engines or graphics
     /// (`+me`, `+gfx`, `-me`, `+me.all`) are left out, because a GPU has only few such instances.
     pub fn is_plain(&self) -> bool {
-        // Numbers of nvml.h: 0..=6 are 1_SLICE to 8_SLICE and 6_SLICE; 7 and 8 are +me; from 10 on graphics and
-        // media.
+        // Numbers of nvml.h: 0..=6 are 1_SLICE to 8_SLICE and 6_SLICE; 7 and 8 are +me; from 10 on graphics and media.
         self.slice_enum <= 6 || self.slice_enum == SLICE_ENUM_DOUBLE_MEMORY
     }
 

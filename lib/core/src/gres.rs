@@ -55,7 +55,8 @@ pub struct GresLines {
 }
 
 impl GresLines {
-    /// The lines for the devices of a node, in Slurm's order. `folder` is the folder of the placeholders. `name` is the name that counts fractions.
+    /// The lines for the devices of a node, in Slurm's order. `folder` is the folder of the placeholders. `name` is the
+    /// name that counts fractions.
     ///
     /// - Every gpu line has a Type: without it, Slurm before 23.11.5 gives shared devices to whole-GPU jobs.
     /// - A shard line names its files, because devices have different numbers of shares, and the Type: without it,
@@ -72,9 +73,10 @@ impl GresLines {
                 continue;
             };
             let type_name = first.type_name;
-            let numbers = match first.index == last.index {
-                true => first.index.to_string(),
-                false => format!("[{}-{}]", first.index, last.index),
+            let numbers = if first.index == last.index {
+                first.index.to_string()
+            } else {
+                format!("[{}-{}]", first.index, last.index)
             };
             let files = folder.join(format!("{type_name}{numbers}"));
             let files = files.display().to_string();

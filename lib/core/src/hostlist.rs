@@ -13,7 +13,6 @@ const MAX_DIGITS: usize = 9;
 pub struct Hostlist {
     names: Vec<String>,
     /// Positions in `names`, sorted by name. Every sbatch reads the lists of all pools; a set of copies would double
-    /// the time.
     sorted: Vec<u32>,
 }
 
@@ -22,46 +21,26 @@ pub struct Hostlist {
 pub enum HostlistError {
     /// The list is empty, or has nothing between two commas.
     #[error("a node name is missing in {text:?}")]
-    Empty {
-        /// The list.
-        text: String,
-    },
+    Empty { text: String },
     /// `[` without `]`, or `]` without `[`.
     #[error("brackets do not match in {text:?}")]
-    Brackets {
-        /// The list.
-        text: String,
-    },
+    Brackets { text: String },
     /// A part in brackets is not a range.
     #[error("{range:?} is not a range such as 01-16, in {text:?}")]
     Range {
         /// The part in brackets.
         range: String,
-        /// The list.
         text: String,
     },
     /// A character that is not allowed in the name of a node.
     #[error("{character:?} cannot be in a node name, in {text:?}")]
-    Character {
-        /// The character.
-        character: char,
-        /// The list.
-        text: String,
-    },
+    Character { character: char, text: String },
     /// More than [`MAX_HOSTS`] names.
     #[error("more than {MAX_HOSTS} nodes in {text:?}")]
-    TooMany {
-        /// The list.
-        text: String,
-    },
+    TooMany { text: String },
     /// A name is in the list twice.
     #[error("node {name} is written twice in {text:?}")]
-    Twice {
-        /// The name.
-        name: String,
-        /// The list.
-        text: String,
-    },
+    Twice { name: String, text: String },
 }
 
 impl Hostlist {
@@ -80,8 +59,8 @@ impl Hostlist {
         Ok(list)
     }
 
-    /// Reads a list as Slurm reads its own files (`_next_tok` of `src/common/hostlist.c`): items may be empty or repeated, and
-    /// blanks separate them too.
+    /// Reads a list as Slurm reads its own files (`_next_tok` of `src/common/hostlist.c`): items may be empty or
+    /// repeated, and blanks separate them too.
     ///
     /// # Errors
     /// The text is not a hostlist; see [`HostlistError`].

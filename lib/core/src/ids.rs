@@ -50,7 +50,6 @@ ids! {
 }
 
 impl UserId {
-    /// The user id of root.
     pub const ROOT: UserId = UserId(0);
 }
 

@@ -130,9 +130,10 @@ impl Lease {
     pub fn owns_group(&self, name: &str, neighbours: &[&Lease]) -> Option<bool> {
         let is_known = neighbours.iter().any(|lease| lease.is_group(name));
         let have_all = neighbours.iter().all(|lease| lease.sluid.is_some());
-        match is_known || have_all || !is_sluid(name) {
-            true => Some(self.is_group(name)),
-            false => None,
+        if is_known || have_all || !is_sluid(name) {
+            Some(self.is_group(name))
+        } else {
+            None
         }
     }
 

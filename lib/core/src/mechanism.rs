@@ -12,7 +12,6 @@ pub enum Mechanism {
     #[serde(rename = "mig")]
     Mig,
     /// NVIDIA's Multi-Process Service: limits of multiprocessors and memory; a fault can affect all clients of a
-    /// daemon.
     #[serde(rename = "mps")]
     Mps,
     /// MPS inside MIG instances: each half has one instance that jobs share.
@@ -32,7 +31,6 @@ pub enum Mechanism {
 pub struct UnknownMechanism(pub String);
 
 impl Mechanism {
-    /// All mechanisms.
     pub const ALL: [Mechanism; 5] = [
         Mechanism::Mig,
         Mechanism::Mps,

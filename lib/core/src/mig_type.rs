@@ -38,7 +38,8 @@ impl GpuPart {
 /// The most compute slices of a GPU.
 const MOST_SLICES: u32 = 7;
 
-/// A GPU with the usual positions, for models that are not known: their profiles of as many slices have the same part of the memory.
+/// A GPU with the usual positions, for models that are not known: their profiles of as many slices have the same part
+/// of the memory.
 const USUAL: &str = "H100-80";
 
 impl<'a> MigType<'a> {
@@ -64,8 +65,8 @@ impl<'a> MigType<'a> {
 
     /// What an instance takes of its GPU.
     ///
-    /// Of the models that have the profile, the one that the Type names counts. `1g.10gb` is an instance with one memory slice
-    /// of 80 GB or with two of 40 GB: the first one, unless the Type names a model with 40 GB.
+    /// Of the models that have the profile, the one that the Type names counts. `1g.10gb` is an instance with one
+    /// memory slice of 80 GB or with two of 40 GB: the first one, unless the Type names a model with 40 GB.
     pub fn part(&self) -> GpuPart {
         let name = format!("{}g.{}gb", self.slices, self.memory_gb);
         let all = Geometry::builtin_names().iter();
@@ -94,7 +95,8 @@ impl<'a> MigType<'a> {
         usual.unwrap_or(GpuPart { compute, memory })
     }
 
-    /// How little a model of gpufrac.toml is the one of the Type: 0 if its name and memory are there, 1 if its name alone is.
+    /// How little a model of gpufrac.toml is the one of the Type: 0 if its name and memory are there, 1 if its name
+    /// alone is.
     fn unlikeness(&self, model: &str) -> u8 {
         let text = self.model.unwrap_or_default().to_ascii_lowercase();
         let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();

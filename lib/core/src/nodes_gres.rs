@@ -22,8 +22,8 @@ struct List {
 }
 
 impl NodesGres {
-    /// Reads the text of slurm.conf; `include` reads a file by the name in the text. `name` is the name of gpufrac's own
-    /// GRES.
+    /// Reads the text of slurm.conf; `include` reads a file by the name in the text. `name` is the name of gpufrac's
+    /// own GRES.
     ///
     /// Returns None if a node can have other GRES: GPUs without a Type in slurm.conf (gres.conf gives them one),
     /// dynamic nodes, or a file that cannot be read.
@@ -48,8 +48,8 @@ impl NodesGres {
         most.map_or(0, |gpus| u32::try_from(gpus).unwrap_or(u32::MAX))
     }
 
-    /// Whether this number of GPUs of a Type are all units of each node that has as many, so that no other job can have a
-    /// unit there at the same time.
+    /// Whether this number of GPUs of a Type are all units of each node that has as many, so that no other job can have
+    /// a unit there at the same time.
     pub fn are_all_of_a_node(&self, type_name: &str, gpus: u32) -> bool {
         let enough = |(number, _): &(u64, u64)| *number >= gpus.into();
         let units = u64::from(Units::of_gpus(gpus).0);

@@ -183,7 +183,6 @@ pub struct Mail {
 /// A rule: its conditions and its policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// The conditions.
     pub conditions: Conditions,
     /// The policy; its name is that of the rule.
     pub policy: Policy,
@@ -192,17 +191,13 @@ pub struct Rule {
 /// The conditions of a rule; an empty list matches every job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// Pools.
     pub pools: Vec<WildMatch>,
-    /// Partitions.
     pub partitions: Vec<WildMatch>,
     /// Qualities of service.
     pub qos: Vec<WildMatch>,
-    /// Accounts.
     pub accounts: Vec<WildMatch>,
     /// User names.
     pub users: Vec<WildMatch>,
-    /// Reservations.
     pub reservations: Vec<WildMatch>,
     /// Names of jobs.
     pub names: Vec<WildMatch>,
@@ -293,15 +288,12 @@ impl Default for Reaper {
 pub struct Facts<'a> {
     /// The pool of the slice.
     pub pool: Option<&'a str>,
-    /// The partition.
     pub partition: Option<&'a str>,
     /// The quality of service.
     pub qos: Option<&'a str>,
-    /// The account.
     pub account: Option<&'a str>,
     /// The user's name.
     pub user: Option<&'a str>,
-    /// The reservation.
     pub reservation: Option<&'a str>,
     /// The name of the job.
     pub name: Option<&'a str>,
@@ -404,9 +396,6 @@ impl Policy {
 
     /// The wish that takes effect: `default` if the policy does not allow `wish`.
     pub fn granted(&self, wish: IdleWish) -> IdleWish {
-        match self.idle_option.contains(&wish) {
-            true => wish,
-            false => IdleWish::Default,
-        }
+        if self.idle_option.contains(&wish) { wish } else { IdleWish::Default }
     }
 }

@@ -15,7 +15,6 @@ use crate::mechanism::Mechanism;
 pub struct Pool {
     /// The name in the file.
     pub name: String,
-    /// The mechanism.
     pub mechanism: Mechanism,
     /// The MIG tables of the GPU model; a node compares them with its GPUs before it makes slices.
     pub geometry: Geometry,
@@ -40,7 +39,6 @@ pub struct PoolOptions {
     pub tenancy: Tenancy,
     /// `sm_chunks`, for mps and mig+mps: the number of chunks of multiprocessors of the device, as the control
     /// daemon's `lspart` shows them. With it, jobs get static partitions instead of percentages (drivers of CUDA 13.1
-    /// and later).
     pub sm_chunks: Option<u32>,
     /// `memory_limits`, for mps, timeslice and hami: whether the driver limits the memory of the job's control group
     /// (drivers r615 and later, cgroup v2).
@@ -93,11 +91,8 @@ pub enum WholeGpu {
 pub enum TimesliceLength {
     /// The default of the driver.
     Default,
-    /// Short.
     Short,
-    /// Medium.
     Medium,
-    /// Long.
     Long,
 }
 
@@ -145,8 +140,8 @@ impl Pool {
         "hami",
     ];
 
-    /// The ceiling of compute of a job with a share of `share` that asked for `asked`; None where it is the share. The share is
-    /// never undercut, and `burst_max` holds for jobs that were submitted before the admin lowered it, too.
+    /// The ceiling of compute of a job with a share of `share` that asked for `asked`; None where it is the share. The
+    /// share is never undercut, and `burst_max` holds for jobs that were submitted before the admin lowered it, too.
     pub fn ceiling(&self, share: Units, asked: Option<Units>) -> Option<Units> {
         let burst = self.options.burst?;
         let ceiling = asked.or(burst.default)?.min(burst.max);

@@ -2,9 +2,8 @@
 //!
 //! slurmctld counts by the gpufrac.toml of its host, and a node makes slices by its own. If the files had different
 //! pools, a job could get another size than Slurm counted; therefore job_submit sends the checksum of its pools with
-//! the entry. The checksum covers what decides about sizes and places, not the text of the file: comments, the order
-//! of keys, paths, rules of partitions, `[reaper]` and additions of a pool (`reuse`, `framework_hints`) do not change
-//! it.
+//! the entry. The checksum covers what decides about sizes and places, not the text of the file: comments, the order of
+//! keys, paths, rules of partitions, `[reaper]` and additions of a pool (`reuse`, `framework_hints`) do not change it.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -42,13 +41,12 @@ pub fn is_question(tres: &str) -> bool {
 pub struct NoPoolsSum;
 
 impl PoolsSum {
-    /// The checksum of the pools and of the name that counts them; the order of pools matters, because it numbers the devices.
+    /// The checksum of the pools and of the name that counts them; the order of pools matters, because it numbers the
+    /// devices.
     pub fn of(pools: &[Pool], count_name: &CountName) -> PoolsSum {
-        let mut text = match count_name.is_default() {
-            // As in builds that know no other name.
-            true => String::new(),
-            false => format!("{count_name}\n"),
-        };
+        // Builds that know no other name have no such line.
+        let mut text =
+            if count_name.is_default() { String::new() } else { format!("{count_name}\n") };
         for pool in pools {
             // Writing to a string does not fail.
             let _ = describe(pool, &mut text);

@@ -6,8 +6,8 @@
 //! | `usage` | usage of others in sreport and sshare | usage records of others |
 //! | `nodes` | nodes in sinfo and scontrol | the files of nodes that `gpufrac status` and `top` read |
 //!
-//! The other values (`accounts`, `events`, `partitions`, `reservations`, `users`) hide tables of the accounting and of slurmctld that
-//! gpufrac does not show: with `users` alone squeue still names the user of each job.
+//! The other values (`accounts`, `events`, `partitions`, `reservations`, `users`) hide tables of the accounting and of
+//! slurmctld that gpufrac does not show: with `users` alone squeue still names the user of each job.
 
 use std::fmt;
 
@@ -44,9 +44,6 @@ impl fmt::Display for PrivateData {
             .filter(|(set, _)| *set)
             .map(|(_, name)| *name)
             .collect();
-        match set.is_empty() {
-            true => f.write_str("none"),
-            false => f.write_str(&set.join(",")),
-        }
+        if set.is_empty() { f.write_str("none") } else { f.write_str(&set.join(",")) }
     }
 }

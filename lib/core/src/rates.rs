@@ -5,7 +5,6 @@
 pub struct Millionths(pub u64);
 
 impl Millionths {
-    /// One.
     pub const ONE: Millionths = Millionths(1_000_000);
 
     /// Reads a decimal number of at most six decimals, below a billion.
@@ -65,7 +64,6 @@ impl Rates {
         own.map_or(self.general, |(_, rate)| *rate)
     }
 
-    /// The factor of a QOS.
     #[must_use]
     pub fn factor(&self, qos: &str) -> Millionths {
         let mut factors = self.qos.iter();

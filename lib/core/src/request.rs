@@ -5,12 +5,11 @@
 //! item     = [ "gres:" | "gres/" ] name { (":" | "=") word }
 //! gpufrac  = [ mechanism ":" ] ( decimal | memory | integer ) | "percent" ":" integer
 //! ```
-//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`, `gpufrac:percent:25`. An integer above one is a number of whole GPUs, or, next
-//! to devices or shares, the number of units that gpufrac itself wrote earlier.
-//! `gpu:0.25`, and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of its value, mean the same: Slurm has no parts
-//! of `gpu`.
-//! Names of GRES are case-sensitive in Slurm. `GPUFRAC:0.25` is refused with a hint; `GPU`, `Shard` and `MPS` fall
-//! under the same rules as `gpu`, `shard` and `mps`, so that no spelling evades the rules. Every other item stays as it is.
+//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`, `gpufrac:percent:25`. An integer above one is a number
+//! of whole GPUs, or, next to devices or shares, the number of units that gpufrac itself wrote earlier. `gpu:0.25`, and
+//! `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of its value, mean the same: Slurm has no parts of `gpu`. Names of
+//! GRES are case-sensitive in Slurm. `GPUFRAC:0.25` is refused with a hint; `GPU`, `Shard` and `MPS` fall under the
+//! same rules as `gpu`, `shard` and `mps`, so that no spelling evades the rules. Every other item stays as it is.
 
 use crate::mechanism::{Mechanism, UnknownMechanism};
 

@@ -3,8 +3,8 @@
 /// The greatest depth of Include lines that are followed.
 const MAX_DEPTH: usize = 4;
 
-/// Calls `each` with every line that is no Include, without its comment. `include` reads a file by the name in the text.
-/// None if a file cannot be read, or its name is a pattern, or `each` returns None.
+/// Calls `each` with every line that is no Include, without its comment. `include` reads a file by the name in the
+/// text. None if a file cannot be read, or its name is a pattern, or `each` returns None.
 pub(crate) fn each_line(
     text: &str,
     include: &dyn Fn(&str) -> Option<String>,

@@ -8,14 +8,12 @@ use std::str::FromStr;
 pub struct SlurmSeries {
     /// The year without its century.
     pub major: u8,
-    /// The month.
     pub minor: u8,
 }
 
 /// One release (`24.11.5`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlurmRelease {
-    /// The series.
     pub series: SlurmSeries,
     /// The number of the maintenance release.
     pub micro: u8,

@@ -63,7 +63,6 @@ fn rows() -> Vec<Row> {
     .collect()
 }
 
-/// The manifest of a package.
 fn manifest(package: &str) -> toml::Table {
     read(&root().join(package).join("Cargo.toml"))
         .parse()
@@ -74,9 +73,10 @@ fn manifest(package: &str) -> toml::Table {
 fn users(package: &str) -> BTreeSet<String> {
     let own = manifest(package);
     let name = own["package"]["name"].as_str().unwrap();
-    let kinds: &[&str] = match package.starts_with("tests/") {
-        true => &["dependencies", "dev-dependencies"],
-        false => &["dependencies"],
+    let kinds: &[&str] = if package.starts_with("tests/") {
+        &["dependencies", "dev-dependencies"]
+    } else {
+        &["dependencies"]
     };
     let needs = |other: &String| {
         let manifest = manifest(other);
@@ -105,10 +105,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     };
     let paths = entries.map(|entry| entry.unwrap().path());
     paths
-        .flat_map(|path| match path.is_dir() {
-            true => files(&path),
-            false => vec![path],
-        })
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
         .filter(|path| path.extension().is_some_and(|end| end == "rs"))
         .collect()
 }
@@ -134,10 +131,7 @@ fn beginnings(package: &Path) -> Vec<PathBuf> {
     let source = package.join("src");
     let programs = fs::read_dir(source.join("bin")).into_iter().flatten();
     let programs = programs.map(|entry| entry.unwrap().path());
-    let programs = programs.map(|path| match path.is_dir() {
-        true => path.join("main.rs"),
-        false => path,
-    });
+    let programs = programs.map(|path| if path.is_dir() { path.join("main.rs") } else { path });
     let usual = ["lib.rs", "main.rs"].map(|name| source.join(name));
     let all = usual.into_iter().chain(programs);
     all.filter(|path| path.exists()).collect()

@@ -193,11 +193,7 @@ fn the_simulator_finds_a_wrong_price() {
         let device = dice.below(2);
         let entry = &layout.menu[dice.below(3)];
         // At 12 units for an eighth, four of them fit in a half by counting.
-        let price = if entry.units.0 == 13 {
-            12
-        } else {
-            entry.units.0
-        };
+        let price = if entry.units.0 == 13 { 12 } else { entry.units.0 };
         if price <= gpu.free_units[device] {
             if layout
                 .place(layout.sides[device], entry.units, &gpu.standing())

@@ -93,12 +93,7 @@ fn a_lease_of_a_newer_build_is_known_as_one() {
 fn crc64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(u64::MAX, |crc, byte| {
         (0..8).fold(crc ^ (u64::from(*byte) << 56), |crc, _| {
-            (crc << 1)
-                ^ (if crc >> 63 == 1 {
-                    0x42f0_e1eb_a9ea_3693
-                } else {
-                    0
-                })
+            (crc << 1) ^ (if crc >> 63 == 1 { 0x42f0_e1eb_a9ea_3693 } else { 0 })
         })
     })
 }

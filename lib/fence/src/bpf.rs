@@ -33,7 +33,6 @@ const INFO_TAG: usize = 8;
 const INFO_NAME: usize = 64;
 
 /// `union bpf_attr`, larger than that of any kernel, because a kernel also writes to fields that the caller does not
-/// know.
 #[repr(C, align(8))]
 struct Attributes([u8; 512]);
 
@@ -118,7 +117,6 @@ impl Program {
         Ok(Program(fd))
     }
 
-    /// The program with this id.
     pub fn of_id(id: u32) -> io::Result<Program> {
         let mut attributes = Attributes::new().u32(0, id);
         // SAFETY: no addresses.

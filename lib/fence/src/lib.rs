@@ -17,20 +17,13 @@ mod version2;
 pub enum DevCgroupError {
     /// A file of /proc could not be read.
     #[error("reading `{}` failed: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The kernel refused a rule.
     #[error("denying `{rule}` in `{}` failed: {source}", path.display())]
     Deny {
         /// The `devices.deny` of the job.
         path: PathBuf,
-        /// The rule.
         rule: DeviceRule,
-        /// The cause.
         source: io::Error,
     },
     /// The kernel does not support BPF programs for devices.
@@ -39,11 +32,9 @@ pub enum DevCgroupError {
     /// bpf(2) failed.
     #[error("{action} `{}` failed: {source}", path.display())]
     Bpf {
-        /// The operation.
         action: &'static str,
         /// The folder of the group.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The process is in no control group of this job.

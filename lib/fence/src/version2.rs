@@ -445,8 +445,7 @@ mod tests {
         assert_eq!(opens(batch), [1, 2, 5, 7]);
         // A group that the job's user makes below that of a task.
         assert_eq!(opens("job_7/step_1/user/task_0/mine"), [1, 2, 5, 7]);
-        // Another run of the job in the same folders: the devices closed to the first run are not closed to the
-        // second.
+        // Another run of the job in the same folders: the devices closed to the first run are not closed to the second.
         scope.slurm_denies("job_7", 1, &[5]);
         for _ in 0..2 {
             assert_eq!(

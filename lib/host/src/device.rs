@@ -34,7 +34,6 @@ impl std::fmt::Display for DeviceNumber {
 /// A device, or several, that a job must not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceRule {
-    /// One device.
     Device(DeviceNumber),
     /// A device that is useless without another one, which is closed, too. Version 2 of control groups closes it,
     /// because a range of minor numbers costs no more than one; version 1 need not.

@@ -345,8 +345,8 @@ impl RootDir {
             .map_err(|e| FileError::io("setting the mode of", &path, e))
     }
 
-    /// A plain file of a user, to read and write, which is for programs that believe nothing in it; None if there is none of that
-    /// user. The user can neither keep the opening nor put something else in its place.
+    /// A plain file of a user, to read and write, which is for programs that believe nothing in it; None if there is
+    /// none of that user. The user can neither keep the opening nor put something else in its place.
     pub fn file_of(&self, name: &str, user: UserId) -> Result<Option<File>, FileError> {
         // With O_NONBLOCK a user's lease (F_SETLEASE) refuses the opening instead of holding it up.
         let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -370,11 +370,11 @@ impl RootDir {
             Err(error) => return Err(error),
         };
         let long = file.metadata().is_ok_and(|data| data.len() > limit);
-        match long {
-            true => file
-                .set_len(0)
-                .map_err(|e| FileError::io("emptying", &self.at(name), e)),
-            false => Ok(()),
+        if long {
+            file.set_len(0)
+                .map_err(|e| FileError::io("emptying", &self.at(name), e))
+        } else {
+            Ok(())
         }
     }
 
@@ -462,11 +462,7 @@ impl RootDir {
                     Err(Errno::EEXIST) if self.device(name)? == Some(number) => {}
                     Err(error) => return Err(FileError::io("making the device", &path, error)),
                 }
-                if present.is_some() {
-                    Made::Replaced
-                } else {
-                    Made::Created
-                }
+                if present.is_some() { Made::Replaced } else { Made::Created }
             }
         };
         // The mode first: between both calls the old owner loses access, and no user gains any.

@@ -21,19 +21,13 @@ pub enum ReplaceError {
     /// A system call failed.
     #[error("{what} `{}` failed: {source}", path.display())]
     Io {
-        /// The operation.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The file no longer has the text for which the change was made.
     #[error("`{}` changed meanwhile and stays as it is; try again", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReplaceError {
@@ -143,11 +137,7 @@ fn name(path: &Path) -> String {
 /// The path of the copy. In a folder `*.d` its name begins with a dot, because programs read every other file there.
 fn beside(path: &Path, copy: &str) -> PathBuf {
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
-    let hidden = if folder.to_string_lossy().ends_with(".d") {
-        "."
-    } else {
-        ""
-    };
+    let hidden = if folder.to_string_lossy().ends_with(".d") { "." } else { "" };
     path.with_file_name(format!("{hidden}{}.{copy}", name(path)))
 }
 

@@ -24,7 +24,6 @@ pub enum Outcome {
 
 /// Exit status and output of a program.
 pub struct Ended {
-    /// The exit status.
     pub status: ExitStatus,
     /// The text on stdout.
     pub stdout: String,

@@ -70,9 +70,10 @@ fn check(path: &Path, on_the_way: bool) -> Result<(), FileError> {
         .map_err(|e| FileError::io("reading the attributes of", path, e))?;
     let shared = meta.mode() & OTHERS_WRITE != 0;
     let sticky = on_the_way && meta.is_dir() && meta.mode() & STICKY != 0;
-    match meta.uid() == 0 && (!shared || sticky) {
-        true => Ok(()),
-        false => Err(untrusted(path, &meta)),
+    if meta.uid() == 0 && (!shared || sticky) {
+        Ok(())
+    } else {
+        Err(untrusted(path, &meta))
     }
 }
 

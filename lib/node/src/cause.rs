@@ -1,5 +1,5 @@
-//! The cause of an error: a user, root or the hardware. The rule: after an error that a user can cause, the job waits, is held or is refused; a
-//! node is drained only for errors that only root or hardware can cause.
+//! The cause of an error: a user, root or the hardware. The rule: after an error that a user can cause, the job waits,
+//! is held or is refused; a node is drained only for errors that only root or hardware can cause.
 
 use std::io;
 
@@ -35,10 +35,7 @@ pub trait Caused {
 
 /// Users can fill memory, disks and tables that they share with root.
 fn of_system_call(error: &io::Error) -> Cause {
-    match is_shortage(error) {
-        true => Cause::User,
-        false => Cause::Root,
-    }
+    if is_shortage(error) { Cause::User } else { Cause::Root }
 }
 
 impl Caused for FileError {

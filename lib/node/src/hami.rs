@@ -1,12 +1,12 @@
 //! HAMi-core's file of a job, which the job's programs share and its user can write: nothing in it is believed.
 //!
-//! HAMi-core reads its limit of compute (`sm_limit`) once, when a program starts. It asks the word `utilization_switch` again and
-//! again: at 0 it limits nothing, at 1 it keeps to the limit. HAMi's own monitor writes that word as well. So a limit can be
-//! lifted while a program runs, and not be raised.
+//! HAMi-core reads its limit of compute (`sm_limit`) once, when a program starts. It asks the word `utilization_switch`
+//! again and again: at 0 it limits nothing, at 1 it keeps to the limit. HAMi's own monitor writes that word as well. So
+//! a limit can be lifted while a program runs, and not be raised.
 //!
-//! The places are those of `shared_region_t` in `src/multiprocess/multiprocess_memory_limit.h` of HAMi-core (8f3a89c, 2026-06-30,
-//! version 1.2), as gcc lays it out for Linux with 64 bits; version 1.1 has the same. `recent_kernel` beside it does not
-//! say whether a job works: HAMi-core writes it only while it limits.
+//! The places are those of `shared_region_t` in `src/multiprocess/multiprocess_memory_limit.h` of HAMi-core (8f3a89c,
+//! 2026-06-30, version 1.2), as gcc lays it out for Linux with 64 bits; version 1.1 has the same. `recent_kernel`
+//! beside it does not say whether a job works: HAMi-core writes it only while it limits.
 
 use std::fs::File;
 use std::io;

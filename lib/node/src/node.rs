@@ -39,7 +39,6 @@ pub enum NodeError {
 /// A node for programs that serve jobs.
 #[derive(Debug)]
 pub struct Served {
-    /// The node.
     pub node: Node,
     /// The fault of a configuration that can still be used.
     pub complaint: Option<Complaint>,
@@ -74,7 +73,6 @@ const HAMI_CACHE: &str = "cache";
 /// The space that a job can fill there, in bytes. The library's file has 2 MiB.
 const HAMI_SPACE: u64 = 8 << 20;
 
-/// A node.
 #[derive(Debug)]
 pub struct Node {
     /// Its name in Slurm.
@@ -89,11 +87,9 @@ pub struct Node {
     pub devices: PathBuf,
     /// Prefix of the driver's files.
     pub driver_root: PathBuf,
-    /// NVML.
     pub nvml: PathBuf,
     /// The control daemon of MPS.
     pub mps_control: PathBuf,
-    /// nvidia-smi.
     pub nvidia_smi: PathBuf,
     /// The folder that all nodes share.
     pub shared: Option<PathBuf>,
@@ -171,7 +167,6 @@ impl Node {
         !self.config.pools_of_node(&self.name).is_empty()
     }
 
-    /// Its leases.
     pub fn leases(&self) -> Result<LeaseStore, StoreError> {
         LeaseStore::open(&self.run)
     }
@@ -254,7 +249,6 @@ impl Node {
         dir.remove_all(&name).map(|_| ())
     }
 
-    /// NVML.
     pub fn nvml(&self) -> Result<Session, NvmlError> {
         Session::open(&self.nvml)
     }
@@ -284,10 +278,7 @@ fn read_text(config: &Path) -> Result<String, NodeError> {
 
 /// Whether a retry can help with a file error: users can use up the space that root needs, and free it.
 pub fn class_of_file(error: &FileError) -> ErrorClass {
-    match error.is_shortage() {
-        true => ErrorClass::Transient,
-        false => ErrorClass::Broken,
-    }
+    if error.is_shortage() { ErrorClass::Transient } else { ErrorClass::Broken }
 }
 
 /// Milliseconds since the node was booted, by a clock that nobody sets (`CLOCK_BOOTTIME`, clock_gettime(2)).

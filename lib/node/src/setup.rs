@@ -63,7 +63,6 @@ pub enum SetupError {
     /// A pool names a GPU that the node does not have.
     #[error("pool `{pool}` names GPU {gpu_index}, but this node has {count} GPUs")]
     NoGpu {
-        /// The pool.
         pool: String,
         /// NVML's index.
         gpu_index: GpuIndex,
@@ -154,8 +153,8 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     Ok(report)
 }
 
-/// The cause of instances without a lease that are there after each boot: the open kernel module 595.45 can make instances
-/// from its registry (kernel_mig_manager.c, boot configuration).
+/// The cause of instances without a lease that are there after each boot: the open kernel module 595.45 can make
+/// instances from its registry (kernel_mig_manager.c, boot configuration).
 const AT_BOOT: &str = "if such instances are there after each boot, a boot configuration of the driver or nvidia-mig-manager makes them: switch that off";
 
 /// Instances without a lease, which an admin may destroy.
@@ -296,7 +295,6 @@ fn persist(gpu: &mut Gpu<'_>, report: &mut Report) {
 }
 
 /// Starts a control daemon with the pool's options, and ends it, so that missing functions are known before a job
-/// starts.
 fn prepare_mps(
     node: &Node,
     gpu: &Gpu<'_>,
@@ -408,17 +406,12 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
     // Without a pool with MIG the driver need not support it.
     let uses_mig = machine.uses_mig();
     let or_none = |error: CapsError| {
-        if uses_mig {
-            Err(error)
-        } else {
-            Ok(Default::default())
-        }
+        if uses_mig { Err(error) } else { Ok(Default::default()) }
     };
     let (general, of_gpus) = caps.minors().or_else(or_none)?;
-    let caps_major = caps.major("nvidia-caps").or_else(|error| match uses_mig {
-        true => Err(error),
-        false => Ok(0),
-    })?;
+    let caps_major = caps
+        .major("nvidia-caps")
+        .or_else(|error| if uses_mig { Err(error) } else { Ok(0) })?;
     let imex_major = match caps.major("nvidia-caps-imex-channels") {
         // Older drivers have no channels.
         Err(CapsError::Unreadable { .. }) => 0,
@@ -452,7 +445,6 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
 }
 
 /// The driver's data that a prolog need not query again. None for a GPU that does not match its pool, because it may
-/// change.
 fn facts(machine: &Machine<'_>, gpu: &Gpu<'_>) -> Result<GpuFacts<Geometry>, NvmlError> {
     let mut facts = GpuFacts::default();
     match machine

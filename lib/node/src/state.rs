@@ -1,5 +1,5 @@
-//! Root's files on a node: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice, places that
-//! cannot be used and the jobs that went elsewhere for them.
+//! Root's files on a node: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice, places
+//! that cannot be used and the jobs that went elsewhere for them.
 
 pub mod last_good;
 pub mod leases;

@@ -105,7 +105,8 @@ impl Scene {
         }
     }
 
-    /// The GPU disappears at any call and does not come back: the cleanup fails, too, and the lease records what must be done.
+    /// The GPU disappears at any call and does not come back: the cleanup fails, too, and the lease records what must
+    /// be done.
     fn gpu_goes_away(&self) {
         let (world, victim) = (&self.world, self.victim);
         let calls = self.calls_of_carving();

@@ -213,12 +213,11 @@ impl Group {
     fn new(job: Job) -> Option<Group> {
         let devices = Path::new("/sys/fs/cgroup/devices");
         let path = devices.join(format!("slurm_n1/uid_{}/job_{}", job.uid, job.id));
-        match devices.join("tasks").exists() && fs::create_dir_all(&path).is_ok() {
-            true => Some(Group(path)),
-            false => {
-                eprintln!("skipped: no control groups of version 1");
-                None
-            }
+        if devices.join("tasks").exists() && fs::create_dir_all(&path).is_ok() {
+            Some(Group(path))
+        } else {
+            eprintln!("skipped: no control groups of version 1");
+            None
         }
     }
 

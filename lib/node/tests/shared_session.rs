@@ -106,7 +106,8 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
     });
 }
 
-/// A session that shows what it saw first does not take another user's used instance for the one that stood there before.
+/// A session that shows what it saw first does not take another user's used instance for the one that stood there
+/// before.
 #[test]
 fn an_older_session_does_not_speak_for_a_newer_instance() {
     let Some(world) = ready() else { return };

@@ -196,10 +196,7 @@ fn kill(scene: &Scene, program: Program, about: &str, seed: u64) {
     let mut dice = Dice::new(seed);
     let mut drawn = BTreeSet::new();
     while drawn.len() < wanted().min(all) {
-        drawn.insert(match wanted() < all {
-            true => dice.below(all),
-            false => drawn.len(),
-        });
+        drawn.insert(if wanted() < all { dice.below(all) } else { drawn.len() });
     }
     let cases = drawn.iter().map(|number| Case::numbered(*number, &ways));
     let killed = cases.filter(|case| kills.kill(*case)).count();
@@ -215,10 +212,7 @@ fn kill(scene: &Scene, program: Program, about: &str, seed: u64) {
 fn killed(scenes: &[(&str, &(dyn Fn() -> Option<Scene> + Sync))]) {
     let seed = test_seed::seed();
     let mut dice = Dice::new(seed);
-    let chosen = match wanted() > CASES {
-        true => scenes,
-        false => &scenes[dice.below(scenes.len())..][..1],
-    };
+    let chosen = if wanted() > CASES { scenes } else { &scenes[dice.below(scenes.len())..][..1] };
     for (about, make) in chosen {
         at_once([Program::Prolog, Program::Epilog], |program| {
             if let Some(scene) = make() {

@@ -53,24 +53,16 @@ pub enum ErrorClass {
 pub enum NvmlError {
     /// The library could not be loaded or initialised.
     #[error("starting NVML (`{}`) failed: {source}", path.display())]
-    Start {
-        /// The library.
-        path: PathBuf,
-        /// The cause.
-        source: WrapperError,
-    },
+    Start { path: PathBuf, source: WrapperError },
     /// The driver's NVML is older than this function.
     #[error("`{}` has no {call}; the driver is too old for gpufrac with MIG", library.display())]
     Missing {
-        /// The function.
         call: &'static str,
-        /// The library.
         library: PathBuf,
     },
     /// A call returned an error.
     #[error("{call} on {subject}: {} ({code})", code_name(*code))]
     Call {
-        /// The function.
         call: &'static str,
         /// The GPU or instance of the call.
         subject: String,
@@ -98,9 +90,10 @@ impl NvmlError {
         self.has_code(&[codes::IN_USE])
     }
 
-    /// Whether counters of activity cannot be read because another program probably has them. The open kernel module has
-    /// one profiling subscription for a GPU, and refuses a second one as an invalid state (gpu_instance_subscription.c);
-    /// whether GPM of an instance is one, and the code that NVML makes of it, are not public.
+    /// Whether counters of activity cannot be read because another program probably has them. The open kernel module
+    /// has one profiling subscription for a GPU, and refuses a second one as an invalid state
+    /// (gpu_instance_subscription.c); whether GPM of an instance is one, and the code that NVML makes of it, are not
+    /// public.
     pub fn counters_are_taken(&self) -> bool {
         self.has_code(&[
             codes::INVALID_STATE,
@@ -111,11 +104,12 @@ impl NvmlError {
 
     /// An error of reading counters of activity, with its likely cause.
     pub fn of_counters(&self) -> String {
-        match self.counters_are_taken() {
-            true => format!(
+        if self.counters_are_taken() {
+            format!(
                 "{self}: DCGM's profiling, or another profiler, probably has the counters of the GPU; take DCGM_FI_PROF_* out of dcgm-exporter's list of fields"
-            ),
-            false => self.to_string(),
+            )
+        } else {
+            self.to_string()
         }
     }
 
@@ -136,7 +130,6 @@ impl NvmlError {
     }
 
     /// Whether the driver refused to create a GPU instance, because there is no room or MIG is off. It created none
-    /// then.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

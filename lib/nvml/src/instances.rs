@@ -21,9 +21,7 @@ const GPU_INSTANCES_MAX: usize = 64;
 pub struct Instance {
     /// The GPU instance id; the driver reuses it.
     pub gi_id: u32,
-    /// The profile id.
     pub profile_id: u32,
-    /// The position.
     pub placement: Placement,
 }
 
@@ -152,8 +150,8 @@ impl Gpu<'_> {
             nvmlGpuInstanceGetComputeInstanceById(gi, ci_id, &mut ci)
         ) {
             Ok(()) => Ok(Some(ci)),
-            // nvml.h has a code for an id that is not used, and one for an id that is invalid: drivers may call those so
-            // that an instance of this size cannot have.
+            // nvml.h has a code for an id that is not used, and one for an id that is invalid: drivers may call those
+            // so that an instance of this size cannot have.
             Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => Ok(None),
             Err(error) => Err(error),
         }
@@ -206,7 +204,6 @@ impl Gpu<'_> {
     }
 
     /// The MIG device by the name that it had before MIG devices had UUIDs; None if the driver does not know such
-    /// names.
     fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle<'_>>, NvmlError> {
         let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
             return Ok(None);
@@ -414,7 +411,6 @@ impl Standing<'_> {
     }
 
     /// Destroys a compute instance; success if it does not exist. The caller must have checked that it may be
-    /// destroyed.
     pub fn destroy_compute_instance(&self, ci_id: u32) -> Result<(), NvmlError> {
         let gpu = self.gpu;
         let Some(ci) = gpu.ci_handle(self.gi, ci_id)? else {

@@ -110,7 +110,6 @@ impl Session {
         Ok(self.nvml.get_or_init(|| started))
     }
 
-    /// The path of the library.
     pub fn library(&self) -> &Path {
         &self.path
     }
@@ -122,7 +121,6 @@ impl Session {
             .map_err(|e| self.failed("nvmlDeviceGetCount_v2", "all GPUs", &e))
     }
 
-    /// The GPU with this NVML index.
     pub fn gpu(&self, index: GpuIndex) -> Result<Gpu<'_>, NvmlError> {
         let subject = format!("GPU {index}");
         let device = self
@@ -257,10 +255,9 @@ macro_rules! call {
         match $gpu.session.nvml().map(|nvml| nvml.lib().$name.as_ref()) {
             Err(error) => Err(error),
             Ok(Ok(function)) => {
-                // SAFETY: the symbol comes from an initialised NVML (`Session` keeps it so), its
-                // type from NVML's header; handles were given by this library in this session
-                // (one that outlived its instance is answered with an error); every out pointer
-                // is a live local.
+                // SAFETY: the symbol comes from an initialised NVML (`Session` keeps it so), its type from NVML's
+                // header; handles were given by this library in this session (one that outlived its instance is
+                // answered with an error); every out pointer is a live local.
                 let code = unsafe { function($($argument),*) };
                 $gpu.check(stringify!($name), code)
             }
@@ -291,7 +288,6 @@ impl<'s> Gpu<'s> {
         self.session.is_started()
     }
 
-    /// The session.
     pub fn session(&self) -> &'s Session {
         self.session
     }
@@ -356,8 +352,8 @@ impl Gpu<'_> {
         }
     }
 
-    /// Asks for MIG mode, or for its end, and says what mode the GPU is in then: the call may succeed and change nothing.
-    /// Where something uses the GPU drivers answer either way, with an error or with a mode that waits.
+    /// Asks for MIG mode, or for its end, and says what mode the GPU is in then: the call may succeed and change
+    /// nothing. Where something uses the GPU drivers answer either way, with an error or with a mode that waits.
     pub fn switch_mig(&self, on: bool) -> Result<MigMode, NvmlError> {
         match self.device()?.set_mig_mode(on) {
             Ok(_) | Err(nvml_wrapper::error::NvmlError::InUse) => self.mig_mode(),
@@ -365,8 +361,8 @@ impl Gpu<'_> {
         }
     }
 
-    /// Whether the GPU's place in an NVSwitch fabric is set up, without which CUDA does not start; true where there is no
-    /// such fabric (nvml.h, `nvmlDeviceGetGpuFabricInfo`).
+    /// Whether the GPU's place in an NVSwitch fabric is set up, without which CUDA does not start; true where there is
+    /// no such fabric (nvml.h, `nvmlDeviceGetGpuFabricInfo`).
     pub fn fabric_is_ready(&self) -> Result<bool, NvmlError> {
         let mut info = ffi::nvmlGpuFabricInfo_t {
             clusterUuid: [0; 16],
@@ -422,8 +418,8 @@ impl Gpu<'_> {
         done.map_err(|e| self.failed("nvmlDeviceSetComputeMode", &e))
     }
 
-    /// Whether persistence mode is on. Without it older drivers forget MIG mode of a Hopper GPU and all instances with the
-    /// GPU's last user; the open kernel module 595.45 saves both while the module is loaded (kernel_mig_manager.c).
+    /// Whether persistence mode is on. Without it older drivers forget MIG mode of a Hopper GPU and all instances with
+    /// the GPU's last user; the open kernel module 595.45 saves both while the module is loaded (kernel_mig_manager.c).
     pub fn is_persistent(&self) -> Result<bool, NvmlError> {
         self.device()?
             .is_in_persistent_mode()

@@ -21,11 +21,9 @@ const GPU_INSTANCES_MAX: usize = 64;
 #[derive(Clone, Copy)]
 pub struct DeviceHandle<'s>(ffi::nvmlDevice_t, PhantomData<&'s Session>);
 
-/// NVML's handle of a GPU instance.
 #[derive(Clone, Copy)]
 pub struct GpuInstanceHandle<'s>(ffi::nvmlGpuInstance_t, PhantomData<&'s Session>);
 
-/// NVML's handle of a compute instance.
 #[derive(Clone, Copy)]
 pub struct ComputeInstanceHandle<'s>(ffi::nvmlComputeInstance_t, PhantomData<&'s Session>);
 
@@ -44,7 +42,6 @@ pub struct ComputeProfile {
     pub id: u32,
     /// Compute slices.
     pub slices: u32,
-    /// Multiprocessors.
     pub multiprocessors: u32,
 }
 

@@ -106,8 +106,8 @@ impl<'s> Gpu<'s> {
         Ok(processes)
     }
 
-    /// Energy that the GPU has used since the driver was loaded, in millijoules; None where the GPU has no counter (before
-    /// Volta; nvml.h, `nvmlDeviceGetTotalEnergyConsumption`).
+    /// Energy that the GPU has used since the driver was loaded, in millijoules; None where the GPU has no counter
+    /// (before Volta; nvml.h, `nvmlDeviceGetTotalEnergyConsumption`).
     pub fn energy(&self) -> Result<Option<u64>, NvmlError> {
         match self.device()?.total_energy_consumption() {
             Err(WrapperError::NotSupported | WrapperError::FailedToLoadSymbol(_)) => Ok(None),

@@ -1,6 +1,7 @@
 //! The cost of a plan: seconds of one core and memory, as jobs and GPUs grow, and to read the output of sacct.
 //!
-//! `cargo run --release -p gpufrac-plan --example scale`, with `--user-gpus 8` for limits of users, and with `--read 1000000`
+//! `cargo run --release -p gpufrac-plan --example scale`, with `--user-gpus 8` for limits of users, and with `--read
+//! 1000000`
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;

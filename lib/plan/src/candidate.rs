@@ -27,7 +27,6 @@ pub enum Cut {
 /// A way of lending: some GPUs of each node whole, the rest cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
-    /// The cut.
     pub cut: Cut,
     /// Of eight GPUs of a node, those that are lent whole alone; rounded down on smaller nodes.
     pub whole_of_8: u8,
@@ -95,12 +94,13 @@ impl Candidate {
             None if cut == "mps" => Cut::Mps,
             _ => return Err(unknown()),
         };
-        match whole <= 8 {
-            true => Ok(Candidate {
+        if whole <= 8 {
+            Ok(Candidate {
                 cut,
                 whole_of_8: whole,
-            }),
-            false => Err(unknown()),
+            })
+        } else {
+            Err(unknown())
         }
     }
 

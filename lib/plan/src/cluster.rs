@@ -7,10 +7,8 @@ use gpufrac_core::hostlist::Hostlist;
 use crate::job::History;
 use crate::read::value;
 
-/// A partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name.
     pub name: String,
     /// Its nodes: indexes into [`Cluster::nodes`], ascending.
     pub nodes: Vec<usize>,
@@ -22,12 +20,9 @@ pub struct Partition {
     pub qos: Option<String>,
 }
 
-/// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
     pub name: String,
-    /// Its GPUs.
     pub gpus: u32,
     /// Its CPUs for jobs; None where they are not known.
     pub cpus: Option<u32>,
@@ -75,12 +70,10 @@ impl Cluster {
         self.nodes.iter().map(|node| node.gpus).sum()
     }
 
-    /// The GPUs of each node.
     pub fn gpus_by_node(&self) -> Vec<u32> {
         self.nodes.iter().map(|node| node.gpus).collect()
     }
 
-    /// The CPUs of each node.
     pub fn cpus_by_node(&self) -> Vec<Option<u32>> {
         self.nodes.iter().map(|node| node.cpus).collect()
     }
@@ -167,8 +160,8 @@ impl Cluster {
         cluster
     }
 
-    /// The nodes on which jobs of a history ran. A node has as many GPUs as its jobs held at a time. None where the history
-    /// names no node.
+    /// The nodes on which jobs of a history ran. A node has as many GPUs as its jobs held at a time. None where the
+    /// history names no node.
     pub fn seen(history: &History) -> Option<Cluster> {
         let placed = &history.placed;
         let lists: Vec<Vec<String>> = (0..placed.lists.len())
@@ -198,9 +191,10 @@ impl Cluster {
         changes.sort_unstable_by_key(|(time, is_start, ..)| (*time, *is_start));
         let (mut now, mut most) = (vec![0.0; names.len()], vec![0.0_f64; names.len()]);
         for (_, is_start, node, gpus) in changes {
-            match is_start {
-                true => now[node] += gpus,
-                false => now[node] -= gpus,
+            if is_start {
+                now[node] += gpus
+            } else {
+                now[node] -= gpus
             }
             most[node] = most[node].max(now[node]);
         }

@@ -1,4 +1,5 @@
-//! The command `gpufrac plan`, which is also a program of its own, `gpufrac-plan`: it needs nothing of gpufrac on its host.
+//! The command `gpufrac plan`, which is also a program of its own, `gpufrac-plan`: it needs nothing of gpufrac on its
+//! host.
 
 mod explain;
 mod options;
@@ -29,10 +30,12 @@ pub struct PlanArgs {
     /// Telemetry as CSV with the columns job, time, utilisation (percent), memory (MiB)
     #[arg(long, value_name = "FILE")]
     pub telemetry: Vec<PathBuf>,
-    /// The nodes: slurm.conf, output of `scontrol -o show node` and `show partition`, or nodes of openb [default: those of the history]
+    /// The nodes: slurm.conf, output of `scontrol -o show node` and `show partition`, or nodes of openb [default: those
+    /// of the history]
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
-    /// Limits of accounts and QOS: output of `sacctmgr -P show qos` and `sacctmgr -P show assoc`, with the fields of gpufrac(1)
+    /// Limits of accounts and QOS: output of `sacctmgr -P show qos` and `sacctmgr -P show assoc`, with the fields of
+    /// gpufrac(1)
     #[arg(long, value_name = "FILE")]
     pub limits: Vec<PathBuf>,
     /// Number of nodes, in place of --cluster
@@ -296,10 +299,11 @@ fn cluster(args: &PlanArgs) -> Result<Option<(Cluster, String)>, PlanError> {
         source,
     };
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let cluster = match text.starts_with("sn,cpu_milli") {
-        true => read::openb::cluster(text.as_bytes()).map_err(|error| failed(error.into()))?,
-        false => read::nodes::read_file(path, &text, &|path| std::fs::read_to_string(path))
-            .ok_or_else(|| PlanError::NoNodes { path: path.clone() })?,
+    let cluster = if text.starts_with("sn,cpu_milli") {
+        read::openb::cluster(text.as_bytes()).map_err(|error| failed(error.into()))?
+    } else {
+        read::nodes::read_file(path, &text, &|path| std::fs::read_to_string(path))
+            .ok_or_else(|| PlanError::NoNodes { path: path.clone() })?
     };
     let from = format!("{} nodes of {}", cluster.nodes.len(), path.display());
     Ok(Some((cluster, from)))

@@ -1,6 +1,6 @@
-//! The placement experiment of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): tasks of a workload arrive in random
-//! order until they have requested more than the cluster has; a task that finds no place is skipped; nothing departs. The
-//! outcome is the part of all GPUs that is allocated, by the part that was requested.
+//! The placement experiment of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023): tasks of a workload arrive in
+//! random order until they have requested more than the cluster has; a task that finds no place is skipped; nothing
+//! departs. The outcome is the part of all GPUs that is allocated, by the part that was requested.
 //!
 //! Policies are those of the paper (module `score`) and our own layouts.
 
@@ -16,7 +16,6 @@ use score::Scores;
 /// Thousandths of a GPU.
 pub const MILLI: u32 = 1000;
 
-/// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Thousandths of a CPU.
@@ -29,7 +28,6 @@ pub struct Host {
     pub model: String,
 }
 
-/// A task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
     /// Thousandths of a CPU.
@@ -61,8 +59,8 @@ pub enum Policy {
     Random,
     /// The node with the least CPU and GPU left.
     BestFit,
-    /// Fragmentation gradient descent: the node and GPU on which the fewest GPUs become useless for tasks like those of the
-    /// workload.
+    /// Fragmentation gradient descent: the node and GPU on which the fewest GPUs become useless for tasks like those of
+    /// the
     Fgd,
 }
 
@@ -95,9 +93,7 @@ const ARRIVALS: f64 = 1.3;
 /// A cluster with a workload.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// The nodes.
     pub hosts: Vec<Host>,
-    /// The workload.
     pub tasks: Vec<Task>,
 }
 
@@ -116,8 +112,8 @@ impl Experiment {
         gpus * u64::from(MILLI)
     }
 
-    /// The arrivals of a seed, as indexes of tasks: all tasks in random order, and then others, drawn from them, until they
-    /// request 130 percent; without some of them if they request more.
+    /// The arrivals of a seed, as indexes of tasks: all tasks in random order, and then others, drawn from them, until
+    /// they request 130 percent; without some of them if they request more.
     fn arrivals(&self, random: &mut Rng) -> Vec<usize> {
         let target = ARRIVALS * self.capacity() as f64;
         let mut arrivals: Vec<usize> = (0..self.tasks.len()).collect();
@@ -163,7 +159,6 @@ impl Experiment {
         outcome
     }
 
-    /// One seed of a policy.
     pub fn run(&self, policy: Policy, seed: u64) -> Allocated {
         let mut random = Rng::with_seed(seed);
         let arrivals = self.arrivals(&mut random);
@@ -176,8 +171,8 @@ impl Experiment {
         mean((0..seeds).map(|seed| self.run(policy, seed)))
     }
 
-    /// One seed of a layout: tasks get the smallest size that holds them. Nodes and devices are taken in Slurm's order. The
-    /// outcome counts what tasks requested, not the size that they got.
+    /// One seed of a layout: tasks get the smallest size that holds them. Nodes and devices are taken in Slurm's order.
+    /// The outcome counts what tasks requested, not the size that they got.
     ///
     /// # Errors
     /// When the model cannot be cut so.

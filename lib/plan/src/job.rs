@@ -10,7 +10,6 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of a name.
     pub fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -44,8 +43,8 @@ pub struct Need {
     pub memory_mib: Option<f32>,
     /// Mean activity of a whole GPU, 0 to 1.
     pub activity: Option<f32>,
-    /// The job already ran on this part of a GPU, on each of its nodes, in compute and memory. It needs that, unless its
-    /// memory was measured.
+    /// The job already ran on this part of a GPU, on each of its nodes, in compute and memory. It needs that, unless
+    /// its memory was measured.
     pub share: Option<f32>,
 }
 
@@ -153,17 +152,11 @@ impl Skipped {
 /// All jobs that were read.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The jobs.
     pub jobs: Vec<Job>,
-    /// Names of users.
     pub users: Names,
-    /// Names of accounts.
     pub accounts: Names,
-    /// Names of QOS.
     pub qos: Names,
-    /// Names of partitions.
     pub partitions: Names,
-    /// Names of the types of GPUs.
     pub gpu_types: Names,
     /// Lines without a job.
     pub skipped: Skipped,
@@ -178,7 +171,6 @@ pub struct History {
 pub struct Placed {
     /// Lists of nodes.
     pub lists: Names,
-    /// The runs.
     pub spans: Vec<Span>,
 }
 

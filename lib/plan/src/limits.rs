@@ -1,8 +1,9 @@
 //! Limits of accounts and QOS, and which of them hold for each job, as in Slurm (`src/slurmctld/acct_policy.c`).
 //!
-//! Of each limit the first one found counts: that of the partition's QOS, then that of the job's QOS (the other way round with
-//! `OverPartQOS`), then those of the associations: `Grp` limits of the user's association and of all accounts above it, other
-//! limits of the user's association. A count goes on where another limit comes first: its jobs are part of the use.
+//! Of each limit the first one found counts: that of the partition's QOS, then that of the job's QOS (the other way
+//! round with `OverPartQOS`), then those of the associations: `Grp` limits of the user's association and of all
+//! accounts above it, other limits of the user's association. A count goes on where another limit comes first: its jobs
+//! are part of the use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,7 +45,6 @@ pub struct Single {
     pub node: Tres,
 }
 
-/// A QOS.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Qos {
     /// `GrpTRES`, `GrpJobs`.
@@ -61,7 +61,6 @@ pub struct Qos {
     pub is_over_partition: bool,
 }
 
-/// An association.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Association {
     /// The account above the account; empty for root, and for associations of users.
@@ -82,7 +81,6 @@ pub type Key = (String, String, String);
 pub struct Limits {
     /// QOS by name.
     pub qos: HashMap<String, Qos>,
-    /// Associations.
     pub associations: HashMap<Key, Association>,
     /// Limits that have a value and that a plan does not count.
     pub uncounted: BTreeSet<String>,
@@ -257,9 +255,10 @@ fn class(
     };
     let own = limits.qos.get_key_value(owner.qos);
     let of_partition = partition.and_then(|name| limits.qos.get_key_value(name));
-    let mut order = match own.is_some_and(|(_, qos)| qos.is_over_partition) {
-        true => vec![own, of_partition],
-        false => vec![of_partition, own],
+    let mut order = if own.is_some_and(|(_, qos)| qos.is_over_partition) {
+        vec![own, of_partition]
+    } else {
+        vec![of_partition, own]
     };
     order.dedup_by_key(|qos| qos.map(|(name, _)| name));
     let order: Vec<(&String, &Qos)> = order.into_iter().flatten().collect();
@@ -349,8 +348,8 @@ fn scaled(most: u64, factor: Option<f64>) -> u64 {
     }
 }
 
-/// The associations of an owner: the user's with the partition, else the one without; then the accounts up to root. Users without
-/// an association have those of their account.
+/// The associations of an owner: the user's with the partition, else the one without; then the accounts up to root.
+/// Users without an association have those of their account.
 fn chain<'a>(
     limits: &'a Limits,
     owner: &Owner<'_>,
@@ -369,9 +368,10 @@ fn chain<'a>(
     while let Some((key, association)) = next.filter(|_| accounts.len() < limits.associations.len())
     {
         accounts.push((key, association));
-        next = match association.parent.is_empty() {
-            true => None,
-            false => find(&association.parent, "", ""),
+        next = if association.parent.is_empty() {
+            None
+        } else {
+            find(&association.parent, "", "")
         };
     }
     of_user.flatten().into_iter().chain(accounts)

@@ -1,5 +1,5 @@
-//! `gpufrac-plan`: the command `gpufrac plan` as a program of its own, which needs no other file of gpufrac, no Slurm and no
-//! NVIDIA driver. `cargo xtask dist` links it statically.
+//! `gpufrac-plan`: the command `gpufrac plan` as a program of its own, which needs no other file of gpufrac, no Slurm
+//! and no NVIDIA driver. `cargo xtask dist` links it statically.
 #![forbid(unsafe_code)]
 
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! GPUs and the slices on them. Slurm's count decides whether a request fits, [`Layout::place`] where: as in the product.
+//! GPUs and the slices on them. Slurm's count decides whether a request fits, [`Layout::place`] where: as in the
+//! product.
 
 use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::geometry::Geometry;
@@ -18,7 +19,6 @@ pub struct Lending {
 pub struct Size {
     /// Units on its device.
     pub units: u32,
-    /// Memory.
     pub memory: MemoryMib,
     /// Whether the units are a limit of compute, too: shares of MPS.
     pub is_share: bool,
@@ -56,7 +56,6 @@ pub struct Request {
 /// A slice that a job holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
-    /// The node.
     pub node: u32,
     /// The GPU on the node.
     pub gpu: u16,
@@ -183,8 +182,8 @@ impl Fleet {
         self.machines[node].has_room(&self.offers, request)
     }
 
-    /// What requests like this one could take of a node, in CPUs; where these are not known in units, as if jobs took CPUs in
-    /// proportion to GPUs.
+    /// What requests like this one could take of a node, in CPUs; where these are not known in units, as if jobs took
+    /// CPUs in proportion to GPUs.
     pub fn room(&self, node: usize, request: Request) -> u32 {
         let machine = &self.machines[node];
         let (free, own) = match (machine.cpus, request.cpus) {
@@ -233,8 +232,8 @@ impl Fleet {
         Some(held)
     }
 
-    /// The device with the least free units that are enough, as Slurm chooses among shared devices; of whole GPUs the first,
-    /// and those first that lend nothing smaller.
+    /// The device with the least free units that are enough, as Slurm chooses among shared devices; of whole GPUs the
+    /// first, and those first that lend nothing smaller.
     fn take_one(&mut self, node: usize, units: u32) -> Option<Held> {
         let machine = &self.machines[node];
         let mut best: Option<((usize, u32), usize, usize)> = None;
@@ -299,9 +298,10 @@ impl Machine {
         }
         let offering = offers.iter().zip(&self.free);
         let mut offering = offering.filter(|(offers, _)| offers[units as usize % 101]);
-        match units == Units::WHOLE.0 {
-            true => offering.map(|(_, free)| free.empty).sum::<u32>() >= count,
-            false => count == 1 && offering.any(|(_, free)| free.units >= units),
+        if units == Units::WHOLE.0 {
+            offering.map(|(_, free)| free.empty).sum::<u32>() >= count
+        } else {
+            count == 1 && offering.any(|(_, free)| free.units >= units)
         }
     }
 

@@ -1,9 +1,9 @@
-//! Plays jobs on a cluster as Slurm queues them: in the order of priority, with backfill. Jobs that Slurm would start in a
-//! moment start at once; nodes are chosen as Slurm chooses.
+//! Plays jobs on a cluster as Slurm queues them: in the order of priority, with backfill. Jobs that Slurm would start
+//! in a moment start at once; nodes are chosen as Slurm chooses.
 //!
-//! As in Slurm, a job that cannot start stops the jobs after it that share its nodes, and backfill starts those that do not
-//! delay the planned start of a job before them; such a plan holds a whole node, and counts with time limits. A job that a limit
-//! of its account or QOS holds back stops no other job.
+//! As in Slurm, a job that cannot start stops the jobs after it that share its nodes, and backfill starts those that do
+//! not delay the planned start of a job before them; such a plan holds a whole node, and counts with time limits. A job
+//! that a limit of its account or QOS holds back stops no other job.
 
 mod backfill;
 mod limits;
@@ -40,7 +40,6 @@ pub struct Work {
     pub count: u32,
     /// CPUs on each node; 0 where they are not known.
     pub cpus: u32,
-    /// Nodes.
     pub nodes: u32,
     /// Part of its time in which the GPU works.
     pub activity: f64,
@@ -104,7 +103,6 @@ pub struct Run {
     pub factor: f64,
 }
 
-/// The event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The run of each job; None where the cluster can never start it.
@@ -204,11 +202,11 @@ impl<'a> Play<'a> {
                     .filter(|node| self.fleet.has_room(**node, job.request()));
                 job.nodes > 0 && fitting.nth(job.nodes as usize - 1).is_some()
             });
-            match can {
-                true => self
-                    .events
-                    .push(Reverse((job.submit, Event::Submit(number as u32)))),
-                false => self.outcome.refused += 1,
+            if can {
+                self.events
+                    .push(Reverse((job.submit, Event::Submit(number as u32))))
+            } else {
+                self.outcome.refused += 1
             }
         }
     }
@@ -224,9 +222,10 @@ impl<'a> Play<'a> {
                     Event::Backfill => is_round = true,
                 }
                 let is_now = |Reverse((time, _)): &Reverse<(u64, Event)>| *time == now;
-                next = match self.events.peek().is_some_and(is_now) {
-                    true => self.events.pop().map(|Reverse((_, event))| event),
-                    false => None,
+                next = if self.events.peek().is_some_and(is_now) {
+                    self.events.pop().map(|Reverse((_, event))| event)
+                } else {
+                    None
                 };
             }
             if self.changed {

@@ -27,12 +27,7 @@ use crate::job::History;
 pub enum ReadError {
     /// The system refused.
     #[error("reading {} failed: {source}; name a file that you can read", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Its form is not known.
     #[error(
         "reading {} failed: its first line is no header of sacct -P, openb, philly or usage records; print the fields with sacct -P, or name them with --fields",
@@ -41,12 +36,7 @@ pub enum ReadError {
     Form(PathBuf),
     /// A column is missing.
     #[error("reading {} failed: the column {column} is missing; add it", path.display())]
-    Column {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: &'static str,
-    },
+    Column { path: PathBuf, column: &'static str },
     /// A file of limits without a header.
     #[error(
         "reading {} failed: its first line is no header of sacctmgr -P show qos or show assoc; print the fields of gpufrac(1), without -n",
@@ -113,10 +103,8 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
     let failed = |source: io::Error| ReadError::io(path, source);
     let file = File::open(path).map_err(failed)?;
     let is_compressed = path.extension().is_some_and(|end| end == "gz");
-    let reader: Box<dyn Read> = match is_compressed {
-        true => Box::new(MultiGzDecoder::new(file)),
-        false => Box::new(file),
-    };
+    let reader: Box<dyn Read> =
+        if is_compressed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
     Ok(Box::new(BufReader::with_capacity(1 << 18, reader)))
 }
 
@@ -143,7 +131,8 @@ fn trace<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a header.
+/// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a
+/// header.
 ///
 /// # Errors
 /// When the file cannot be read, or has no form that is known.

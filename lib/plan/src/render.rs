@@ -15,7 +15,6 @@ use crate::sums::{Band, quantile};
 /// The content of a page.
 #[derive(Debug)]
 pub struct Page<'a> {
-    /// The plan.
     pub plan: &'a Plan,
     /// The input of the plan.
     pub options: &'a Options,
@@ -122,10 +121,8 @@ impl<'a> Page<'a> {
 
     /// The answer in a sentence.
     pub fn answer(&self) -> String {
-        let figure = match self.plan.by_wait {
-            true => "the time from submission to end",
-            false => "GPU-hours",
-        };
+        let figure =
+            if self.plan.by_wait { "the time from submission to end" } else { "GPU-hours" };
         match (self.plan.winner(), self.plan.best.first()) {
             (Some(best), _) => {
                 let gain = best
@@ -292,9 +289,10 @@ fn band(band: Band, decimals: usize) -> String {
 /// A number without a sign before zero.
 fn number(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
-    match text.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
-        true => text,
-        false => text.trim_start_matches('-').to_owned(),
+    if text.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
+        text
+    } else {
+        text.trim_start_matches('-').to_owned()
     }
 }
 
@@ -347,11 +345,10 @@ fn cpus(options: &Options, history: &History, cluster: &Cluster) -> String {
         (true, true, false) => {
             let middle = quantile(&asked, 0.5);
             let each = cpus / gpus;
-            let lack = match middle * 2.0 > each {
-                true => {
-                    "; beside such a job a piece of the same GPU has no CPU left: --what-if cpus=off shows what jobs with fewer would win"
-                }
-                false => "",
+            let lack = if middle * 2.0 > each {
+                "; beside such a job a piece of the same GPU has no CPU left: --what-if cpus=off shows what jobs with fewer would win"
+            } else {
+                ""
             };
             return format!(
                 "CPUs are counted: a job of one GPU has {middle:.0} in the middle, nodes have {each:.1} for each GPU{lack}"

@@ -20,7 +20,6 @@ pub use replay::{Played, Replay, SizeCount, Windows};
 /// The input of a plan.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The GPUs.
     pub model: Model,
     /// How sizes are chosen.
     pub rule: Rule,
@@ -51,7 +50,6 @@ pub struct Options {
 pub struct Judged {
     /// The way of lending.
     pub candidate: Candidate,
-    /// Its figures.
     pub sums: Sums,
     /// How many jobs get each size.
     pub sizes: Vec<SizeCount>,
@@ -82,10 +80,8 @@ pub struct Bands {
     pub needed: Needed,
 }
 
-/// A plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// As today.
     pub today: Judged,
     /// The best others, best first.
     pub best: Vec<Judged>,
@@ -97,8 +93,8 @@ pub struct Plan {
     pub reaped: f64,
     /// The mean wait in the history itself: seconds; None where it does not say.
     pub waited: Option<f64>,
-    /// The gain of the best way of lending, in percent, if jobs without telemetry needed as much as those with it. None where all
-    /// jobs have telemetry, or none has.
+    /// The gain of the best way of lending, in percent, if jobs without telemetry needed as much as those with it. None
+    /// where all jobs have telemetry, or none has.
     pub if_measured: Option<f64>,
     /// Resampled histories of the bands: fewer than wanted where the history has many jobs.
     pub samples: u32,
@@ -136,9 +132,10 @@ pub fn plan(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Plan, LayoutError> {
     let replay = Replay::new(history, options);
-    let candidates = match options.candidates.is_empty() {
-        true => Candidate::all(&options.model),
-        false => options.candidates.clone(),
+    let candidates = if options.candidates.is_empty() {
+        Candidate::all(&options.model)
+    } else {
+        options.candidates.clone()
     };
     progress("as today");
     let base = replay.sample(None);
@@ -157,10 +154,8 @@ pub fn plan(
         }
     }
     let compared = others.len();
-    let figure = |played: &Played| match by_wait {
-        true => played.sums.turnaround,
-        false => played.sums.allocated,
-    };
+    let figure =
+        |played: &Played| if by_wait { played.sums.turnaround } else { played.sums.allocated };
     others.sort_by(|(_, one), (_, other)| figure(one).total_cmp(&figure(other)));
     others.truncate(options.best);
     let most = (MOST_JOBS / history.jobs.len().max(1)).max(FEWEST);
@@ -207,9 +202,10 @@ fn if_measured(
 
 /// The gain of a candidate, in percent of today's figure.
 fn gain(own: &Sums, today: &Sums, by_wait: bool) -> f64 {
-    match by_wait {
-        true => percent_less(own.turnaround, today.turnaround),
-        false => percent_less(own.allocated, today.allocated),
+    if by_wait {
+        percent_less(own.turnaround, today.turnaround)
+    } else {
+        percent_less(own.allocated, today.allocated)
     }
 }
 
@@ -278,8 +274,5 @@ fn bands(
 }
 
 fn percent_less(own: f64, today: f64) -> f64 {
-    match today > 0.0 {
-        true => 100.0 * (today - own) / today,
-        false => 0.0,
-    }
+    if today > 0.0 { 100.0 * (today - own) / today } else { 0.0 }
 }

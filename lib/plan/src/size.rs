@@ -1,4 +1,5 @@
-//! The size of a job: the smallest that holds its memory; of shares, whose size is also their compute, the mean activity too.
+//! The size of a job: the smallest that holds its memory; of shares, whose size is also their compute, the mean
+//! activity too.
 
 use std::fmt;
 

@@ -5,8 +5,8 @@ use crate::sums::of_sorted;
 /// The compute slices of the GPU of the curve.
 const SLICES: f64 = 7.0;
 
-/// Measured speeds at the deciles of the workloads: of 32 training workloads on the MIG instances of an A100 (MISO, SoCC 2022),
-/// 1g to 4g; those that do not fit into the memory are not among them.
+/// Measured speeds at the deciles of the workloads: of 32 training workloads on the MIG instances of an A100 (MISO,
+/// SoCC 2022), 1g to 4g; those that do not fit into the memory are not among them.
 const MEASURED: [(u8, [f64; 11]); 4] = [
     (
         1,
@@ -104,7 +104,8 @@ impl Curve {
         between(below, (1.0, 1.0), part)
     }
 
-    /// By how much the time of a job grows: the part of its time in which the GPU works grows with the speed, the rest stays.
+    /// By how much the time of a job grows: the part of its time in which the GPU works grows with the speed, the rest
+    /// stays.
     pub fn factor(&self, part: f64, activity: f64, quantile: f64) -> f64 {
         let speed = self.speed(part, quantile).clamp(0.001, 1.0);
         (1.0 - activity) + activity / speed

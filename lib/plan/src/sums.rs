@@ -80,10 +80,7 @@ impl Sums {
 pub fn utilisation(outcome: &Outcome, gpus: u32, from: u64, until: u64) -> f64 {
     let all = f64::from(gpus) * 100.0 * until.saturating_sub(from) as f64;
     let parts = series(outcome, from, until, 1);
-    match all > 0.0 {
-        true => 100.0 * parts.iter().sum::<f64>() / all,
-        false => 0.0,
-    }
+    if all > 0.0 { 100.0 * parts.iter().sum::<f64>() / all } else { 0.0 }
 }
 
 /// Unit-seconds in each of `parts` equal parts of a time.
@@ -126,17 +123,18 @@ pub struct Band {
 impl Band {
     /// Of a value and those of resampled histories.
     pub fn of(value: f64, resampled: &[f64]) -> Band {
-        match resampled.is_empty() {
-            true => Band {
+        if resampled.is_empty() {
+            Band {
                 value,
                 low: value,
                 high: value,
-            },
-            false => Band {
+            }
+        } else {
+            Band {
                 value,
                 low: quantile(resampled, 0.05).min(value),
                 high: quantile(resampled, 0.95).max(value),
-            },
+            }
         }
     }
 }

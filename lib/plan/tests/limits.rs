@@ -408,9 +408,10 @@ fn no_count_is_ever_above_its_limit() {
             }
             for (name, amount, most) in counts {
                 let count = used.entry(name.clone()).or_default();
-                match is_start {
-                    true => *count += amount,
-                    false => *count -= amount,
+                if is_start {
+                    *count += amount
+                } else {
+                    *count -= amount
                 }
                 assert!(*count <= most, "{name}: {count} of {most}\n{limits}");
             }

@@ -14,7 +14,6 @@ pub const VERSION: u32 = 1;
 /// `GPU-1`, `MIG-3`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// [`VERSION`].
     pub version: u32,
     /// True for a file that no GPU stands behind.
     #[serde(default)]
@@ -61,20 +60,16 @@ pub struct Head {
 /// Where a run stopped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stopped {
-    /// The step.
     pub step: String,
-    /// The reason.
     pub reason: String,
 }
 
 /// The answer to one question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The step.
     pub step: String,
     /// The question, as a statement.
     pub question: String,
-    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -84,10 +79,7 @@ pub struct Answer {
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// As gpufrac takes it for true.
-    Agrees {
-        /// The value.
-        value: String,
-    },
+    Agrees { value: String },
     /// Not so.
     Differs {
         /// What gpufrac takes for true.
@@ -96,15 +88,9 @@ pub enum Outcome {
         found: String,
     },
     /// A value of which gpufrac assumes nothing.
-    Noted {
-        /// The value.
-        value: String,
-    },
+    Noted { value: String },
     /// No value.
-    NotMeasured {
-        /// The reason.
-        reason: String,
-    },
+    NotMeasured { reason: String },
 }
 
 /// A place with the instance that was made there alone.
@@ -137,19 +123,15 @@ pub struct TimesRow {
     pub call: String,
     /// `alone`, `seven` sessions at once, or a special case such as `first`.
     pub when: String,
-    /// The durations.
     #[serde(flatten)]
     pub times: Times,
 }
 
-/// One call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallRow {
-    /// The step.
     pub step: String,
     /// The function of NVML.
     pub call: String,
-    /// Its arguments.
     pub args: String,
     /// NVML's return code.
     pub code: u32,

@@ -36,9 +36,7 @@ pub enum Stop {
     /// A code that has no meaning for the run.
     #[error("{call}({args}) answered {}, which gpufrac does not understand here", named(*code))]
     Code {
-        /// The function.
         call: &'static str,
-        /// Its arguments.
         args: String,
         /// NVML's return code.
         code: u32,
@@ -82,7 +80,6 @@ pub fn said<T>(result: &Result<T, u32>) -> String {
 
 /// A GPU whose calls are measured.
 pub struct Driver<'r, 's> {
-    /// The GPU.
     pub gpu: Gpu<'s>,
     /// The driver's files.
     pub caps: Caps,
@@ -119,9 +116,10 @@ impl<'r, 's> Driver<'r, 's> {
 
     /// Fails after SIGINT and SIGTERM.
     pub fn go_on(&self) -> Result<(), Stop> {
-        match self.stop.load(Ordering::Relaxed) && !self.cleaning.get() {
-            true => Err(Stop::Interrupted),
-            false => Ok(()),
+        if self.stop.load(Ordering::Relaxed) && !self.cleaning.get() {
+            Err(Stop::Interrupted)
+        } else {
+            Ok(())
         }
     }
 

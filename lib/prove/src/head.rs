@@ -34,11 +34,7 @@ pub fn of(
         fact("persistence mode", word(persistent).to_owned());
     }
     if let Some(text) = caps.driver() {
-        let kind = if text.contains("Open Kernel Module") {
-            "open"
-        } else {
-            "closed"
-        };
+        let kind = if text.contains("Open Kernel Module") { "open" } else { "closed" };
         fact("kernel module", kind.to_owned());
     }
     if let Some(modify) = caps.driver_modifies_files() {
@@ -53,11 +49,7 @@ pub fn of(
         if unified { "version 2" } else { "version 1" }.to_owned(),
     );
     let programs = in_use::holders();
-    let programs = if programs.is_empty() {
-        "none".to_owned()
-    } else {
-        programs.join(", ")
-    };
+    let programs = if programs.is_empty() { "none".to_owned() } else { programs.join(", ") };
     fact("NVIDIA's programs that run", programs);
     Ok(Head {
         model: Geometry::model_of_product(&product, memory).map(str::to_owned),

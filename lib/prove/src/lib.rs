@@ -53,7 +53,6 @@ pub struct Settings {
     pub run: PathBuf,
     /// `nvidia-cuda-mps-control`.
     pub mps_control: PathBuf,
-    /// The GPU.
     pub gpu: GpuIndex,
     /// Whether MIG mode may be switched, where the model does it without a reset.
     pub mode: bool,
@@ -68,7 +67,6 @@ pub struct Settings {
 /// How further processes are started.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The program.
     pub path: PathBuf,
     /// Its arguments for [`serve_session`].
     pub session: Vec<String>,
@@ -298,9 +296,10 @@ fn measure(
     } else {
         for (name, step) in steps::STEPS {
             begin(name);
-            match work.driver.out_of_time() {
-                true => record.not_measured("all", "the time of the run was over"),
-                false => step(work)?,
+            if work.driver.out_of_time() {
+                record.not_measured("all", "the time of the run was over")
+            } else {
+                step(work)?
             }
         }
         begin("MIG mode");

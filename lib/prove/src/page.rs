@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::document::{Answer, Document, Outcome};
 
-/// The page.
 pub fn of(document: &Document) -> String {
     let mut page = String::new();
     // Writing to a String does not fail.

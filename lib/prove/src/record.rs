@@ -44,12 +44,10 @@ struct Case {
 }
 
 impl Record {
-    /// Begins a step.
     pub fn begin(&self, step: &'static str) {
         self.step.set(step);
     }
 
-    /// The step.
     pub fn step(&self) -> &'static str {
         self.step.get()
     }
@@ -104,13 +102,16 @@ impl Record {
         found: impl Display,
     ) {
         let (expected, found) = (expected.to_string(), found.to_string());
-        self.question(step, question, |to| match expected == found {
-            true => to.agreed.push(found),
-            false => to.differing.push(Case {
-                subject: subject.to_string(),
-                expected,
-                found,
-            }),
+        self.question(step, question, |to| {
+            if expected == found {
+                to.agreed.push(found)
+            } else {
+                to.differing.push(Case {
+                    subject: subject.to_string(),
+                    expected,
+                    found,
+                })
+            }
         });
     }
 
@@ -169,7 +170,6 @@ impl Record {
         scrubbed.collect()
     }
 
-    /// The answers.
     pub fn answers(&self) -> Vec<Answer> {
         let questions = self.questions.borrow();
         let answers = questions.iter().map(|question| Answer {
@@ -230,9 +230,12 @@ fn in_words(cases: &[Case], of: fn(&Case) -> &str, agreed: usize) -> String {
     }
     let named = cases.iter().take(MOST_NAMED);
     let named: Vec<String> = named
-        .map(|case| match case.subject.is_empty() {
-            true => of(case).to_owned(),
-            false => format!("{}: {}", case.subject, of(case)),
+        .map(|case| {
+            if case.subject.is_empty() {
+                of(case).to_owned()
+            } else {
+                format!("{}: {}", case.subject, of(case))
+            }
         })
         .collect();
     let mut text = named.join("; ");

@@ -39,11 +39,9 @@ pub struct NodeState {
     pub number: (u32, u32),
     /// The user who owns it.
     pub owner: u32,
-    /// Permissions.
     pub mode: u32,
 }
 
-/// The file of an intent.
 pub struct IntentFile {
     dir: RootDir,
 }

@@ -96,9 +96,12 @@ impl<'s> Work<'_, 's> {
             seen = self.still_seen(made)?;
         }
         let name = self.place_name(made.profile_id, made.placement);
-        let gone = |seen: &[&str]| match seen.is_empty() {
-            true => "gone".to_owned(),
-            false => format!("seen {}", seen.join(", ")),
+        let gone = |seen: &[&str]| {
+            if seen.is_empty() {
+                "gone".to_owned()
+            } else {
+                format!("seen {}", seen.join(", "))
+            }
         };
         let record = self.driver.record;
         let question = "after the success of a destroy the instance is gone at once";

@@ -32,7 +32,6 @@ enum Order {
 /// An instance in another session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Target {
-    /// The profile's id.
     pub profile_id: u32,
     /// The GPU instance id.
     pub gi_id: u32,
@@ -70,9 +69,10 @@ impl View {
             (self.in_list, "in the list"),
         ];
         let seen: Vec<&str> = places.iter().filter(|it| it.0).map(|it| it.1).collect();
-        match seen.is_empty() {
-            true => "not seen".to_owned(),
-            false => format!("seen {}", seen.join(", ")),
+        if seen.is_empty() {
+            "not seen".to_owned()
+        } else {
+            format!("seen {}", seen.join(", "))
         }
     }
 }
@@ -116,7 +116,6 @@ impl Session {
         Ok(session)
     }
 
-    /// Begins to measure for this time.
     pub fn begin_to_measure(&mut self, on: &Target, time: Duration) -> Result<(), Stop> {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.send(&Order::Measure { on: on.clone(), ms })

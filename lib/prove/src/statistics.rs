@@ -7,13 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct Times {
     /// How many calls were measured.
     pub n: usize,
-    /// The shortest.
     pub min: f64,
     /// The median; of an even number the lower one of the middle.
     pub median: f64,
     /// 99 of 100 calls took no longer.
     pub p99: f64,
-    /// The longest.
     pub max: f64,
 }
 

@@ -19,7 +19,6 @@ pub const COMPUTE_IDS: u32 = 8;
 
 /// The state of a run.
 pub struct Work<'r, 's> {
-    /// The calls.
     pub driver: Driver<'r, 's>,
     /// The profiles that the driver reports.
     pub geometry: Geometry,
@@ -38,9 +37,7 @@ pub struct Work<'r, 's> {
 /// An instance that the run made.
 #[derive(Clone)]
 pub struct Made<'s> {
-    /// Its profile's id.
     pub profile_id: u32,
-    /// Its place.
     pub placement: Placement,
     /// NVML's handle.
     pub gi: GpuInstanceHandle<'s>,
@@ -57,7 +54,6 @@ pub struct Compute<'s> {
     pub ci: ComputeInstanceHandle<'s>,
     /// The compute instance id.
     pub ci_id: u32,
-    /// Its MIG device.
     pub mig: DeviceHandle<'s>,
     /// `MIG-...`
     pub uuid: String,

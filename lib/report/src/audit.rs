@@ -1,7 +1,9 @@
-//! Whether the books balance: for each GPU and second, busy + idle + unknown + suspended + free + unplaceable + down = capacity.
+//! Whether the books balance: for each GPU and second, busy + idle + unknown + suspended + free + unplaceable + down =
+//! capacity.
 //!
-//! Times are those of a boot's own clock, so that a step of the wall clock makes no difference. The parts of slices come from
-//! their records, what is free from the times at which slices began and ended; both are compared for each GPU.
+//! Times are those of a boot's own clock, so that a step of the wall clock makes no difference. The parts of slices
+//! come from their records, what is free from the times at which slices began and ended; both are compared for each
+//! GPU.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +32,13 @@ pub struct Balance {
     pub down: u64,
     /// Unit-seconds of slices beyond what the device has: two jobs at one place.
     pub beyond: u64,
-    /// Unit-seconds beyond what the device has that are the rounding of sizes to units alone: four eighths of 13 units fill a half
-    /// of 50. Slurm gives three, and a fourth is there as long as the slice of a job whose epilog died.
+    /// Unit-seconds beyond what the device has that are the rounding of sizes to units alone: four eighths of 13 units
+    /// fill a half of 50. Slurm gives three, and a fourth is there as long as the slice of a job whose epilog died.
     pub rounded: u64,
     /// Unit-seconds of slices while no record says that the GPU was there: gpufrac-reaperd did not run.
     pub uncovered: u64,
     /// Records without a time of the boot's clock (version 1), which cannot be compared.
     pub records_of_version_1: u64,
-    /// Records.
     pub records: u64,
 }
 
@@ -163,7 +164,8 @@ impl Audit {
 }
 
 impl Audited {
-    /// Whether the books of each GPU balance: a second too much on one GPU does not make up for one that another GPU lacks.
+    /// Whether the books of each GPU balance: a second too much on one GPU does not make up for one that another GPU
+    /// lacks.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.each.iter().all(|(_, balance)| balance.is_right())
@@ -255,10 +257,8 @@ impl Known {
             }
             balance.records += 1;
             let whole = slice.boot.until - slice.boot.from;
-            let parts = match seconds == whole {
-                true => slice.parts,
-                false => apportion(seconds, slice.parts),
-            };
+            let parts =
+                if seconds == whole { slice.parts } else { apportion(seconds, slice.parts) };
             let [busy, idle, suspended, unknown] = parts.map(|part| part * slice.units);
             balance.busy += busy;
             balance.idle += idle;
@@ -280,9 +280,10 @@ impl Known {
             balance.free += fits * seconds;
             balance.unplaceable += (left - fits) * seconds;
             let over = used.saturating_sub(device.units) * seconds;
-            match exact > device.units * 100 {
-                true => balance.beyond += over,
-                false => balance.rounded += over,
+            if exact > device.units * 100 {
+                balance.beyond += over
+            } else {
+                balance.rounded += over
             }
             for (held, change) in held.iter_mut().zip(change) {
                 *held += change;
@@ -324,7 +325,8 @@ fn joined(times: &[&GpuTime]) -> Vec<GpuTime> {
     joined
 }
 
-/// The part of a GPU's time, from a second of its boot on, that lies in a period of the wall clock: seconds of the boot.
+/// The part of a GPU's time, from a second of its boot on, that lies in a period of the wall clock: seconds of the
+/// boot.
 fn clip(time: &GpuTime, from: u64, period: Period) -> Option<(u64, u64)> {
     // The boot began at this second of the wall clock, by what it showed at the end.
     let boot = i128::from(time.until) - i128::from(time.boot.until);
@@ -486,7 +488,8 @@ mod tests {
     }
 
     proptest! {
-        /// Slices one after the other on each half, seen through any period, and times of the GPU that overlap or leave gaps.
+        /// Slices one after the other on each half, seen through any period, and times of the GPU that overlap or leave
+        /// gaps.
         #[test]
         fn the_books_balance(
             slices in proptest::collection::vec((0_u32..2, 0_usize..3, 0_u64..90, 0_u64..40, 0_u64..90), 0..40),

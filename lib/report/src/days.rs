@@ -29,8 +29,8 @@ impl Days {
         }
     }
 
-    /// Adds what a job held to the days on which it held it. A record does not say when in its life a slice was busy: each day
-    /// has its part by length.
+    /// Adds what a job held to the days on which it held it. A record does not say when in its life a slice was busy:
+    /// each day has its part by length.
     pub fn add(&mut self, held: &Held, rates: &Rates) {
         let (from, to) = (
             held.from.max(self.period.since),

@@ -10,7 +10,6 @@ use crate::sums::Sums;
 /// Users that are listed.
 const MOST_HOLDERS: usize = 10;
 
-/// Collects.
 #[derive(Debug, Default)]
 pub struct Hints {
     holders: BTreeMap<String, Sums>,

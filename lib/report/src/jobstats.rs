@@ -1,5 +1,5 @@
-//! Job summaries in the form of [jobstats](https://github.com/PrincetonUniversity/jobstats), which jobstats itself, reportseff and
-//! job_defense_shield read from `AdminComment`: `JS1:`, then JSON, compressed by gzip, in base64.
+//! Job summaries in the form of [jobstats](https://github.com/PrincetonUniversity/jobstats), which jobstats itself,
+//! reportseff and job_defense_shield read from `AdminComment`: `JS1:`, then JSON, compressed by gzip, in base64.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -74,9 +74,10 @@ impl Owner {
                 _ => Owner::Jobstats,
             };
         }
-        match comment.split(PARTS).all(|part| part.starts_with(OURS)) {
-            true => Owner::Gpufrac,
-            false => Owner::Others,
+        if comment.split(PARTS).all(|part| part.starts_with(OURS)) {
+            Owner::Gpufrac
+        } else {
+            Owner::Others
         }
     }
 }
@@ -109,8 +110,8 @@ struct Node {
     gpu_utilization: BTreeMap<String, f64>,
 }
 
-/// The summary of a run from its slices: each is a GPU to the readers, with the activity and the memory of the slice itself. None
-/// unless each slice was measured: a reader takes a missing figure for 0.
+/// The summary of a run from its slices: each is a GPU to the readers, with the activity and the memory of the slice
+/// itself. None unless each slice was measured: a reader takes a missing figure for 0.
 #[must_use]
 pub fn summary(run: &Run, slices: &[Held]) -> Option<String> {
     let mut summary = Summary {
@@ -124,9 +125,10 @@ pub fn summary(run: &Run, slices: &[Held]) -> Option<String> {
         let node = summary.nodes.entry(held.node.clone()).or_default();
         // jobstats has the number of the GPU here.
         let device = held.device.unwrap_or(0).to_string();
-        let name = match node.gpu_utilization.contains_key(&device) {
-            true => format!("{device}.{}", held.slice),
-            false => device,
+        let name = if node.gpu_utilization.contains_key(&device) {
+            format!("{device}.{}", held.slice)
+        } else {
+            device
         };
         // The readers divide one by the other.
         if let (Some(all), Some(peak)) =

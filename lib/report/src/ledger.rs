@@ -13,17 +13,12 @@ use crate::sacct::{Match, Run, Runs};
 pub struct Held {
     /// Slurm's id of the job.
     pub job: u32,
-    /// Its user.
     pub user: String,
-    /// Its account.
     pub account: String,
     /// Its QOS; empty where accounting is not known.
     pub qos: String,
-    /// Its partition.
     pub partition: String,
-    /// The pool.
     pub pool: String,
-    /// The node.
     pub node: String,
     /// Slurm's index of the device on its node, where it is known.
     pub device: Option<u32>,
@@ -87,7 +82,6 @@ pub struct Ledger {
     hashers: [RandomState; 2],
     seen: HashSet<(u64, u64)>,
     ends: HashMap<(u64, u64), Ended>,
-    /// The error.
     pub skipped: Skipped,
 }
 
@@ -189,10 +183,7 @@ impl Ledger {
             idle,
             unknown,
             suspended,
-            reclaimed: match is_reclaimed {
-                true => record.returned.unwrap_or(0) * units,
-                false => 0,
-            },
+            reclaimed: if is_reclaimed { record.returned.unwrap_or(0) * units } else { 0 },
             is_reclaimed,
             // Where the reaper ran it would have learned of another reason.
             ended: ended

@@ -1,5 +1,5 @@
-//! Reports of usage records: sums by user, account, pool and others, what they cost, which sizes would have been enough, and
-//! whether the books balance.
+//! Reports of usage records: sums by user, account, pool and others, what they cost, which sizes would have been
+//! enough, and whether the books balance.
 //!
 //! ```text
 //! lines of records --ledger--> times in a period --sums--> rows --render--> table, CSV, JSON, HTML
@@ -7,8 +7,8 @@
 //!                                                 \-audit-> the balance of each GPU
 //! ```
 //!
-//! Everything is counted in whole unit-seconds: a GPU has 100 units, so an hour of a GPU is 360,000 of them. No figure is
-//! rounded before it is printed.
+//! Everything is counted in whole unit-seconds: a GPU has 100 units, so an hour of a GPU is 360,000 of them. No figure
+//! is rounded before it is printed.
 #![forbid(unsafe_code)]
 
 pub mod audit;

@@ -1,4 +1,5 @@
-//! Prices of allocations. Everything is exact until it is printed, so that each grouping has the same total to the cent.
+//! Prices of allocations. Everything is exact until it is printed, so that each grouping has the same total to the
+//! cent.
 
 use gpufrac_core::rates::Rates;
 

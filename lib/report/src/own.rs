@@ -1,4 +1,5 @@
-//! A user's own jobs: what they asked for, what they used, which size would have been enough, and what that would have saved.
+//! A user's own jobs: what they asked for, what they used, which size would have been enough, and what that would have
+//! saved.
 
 use gpufrac_core::fraction::MemoryMib;
 
@@ -12,9 +13,7 @@ const MARGIN_PERCENT: u64 = 110;
 pub struct Size {
     /// The part of a GPU, as users write it.
     pub fraction: String,
-    /// Its units.
     pub units: u64,
-    /// Its memory.
     pub memory: MemoryMib,
 }
 
@@ -27,7 +26,6 @@ pub enum Enough {
     NoSizes,
     /// The size that it had; no smaller one would have been enough.
     Same,
-    /// This size.
     Smaller {
         /// The part of a GPU.
         fraction: String,

@@ -43,12 +43,13 @@ impl Period {
             since: moment(since, now)?,
             until: moment(until, now)?,
         };
-        match period.since < period.until {
-            true => Ok(period),
-            false => Err(PeriodError::Empty {
+        if period.since < period.until {
+            Ok(period)
+        } else {
+            Err(PeriodError::Empty {
                 since: since.to_owned(),
                 until: until.to_owned(),
-            }),
+            })
         }
     }
 

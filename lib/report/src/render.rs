@@ -18,7 +18,6 @@ use crate::sums::{Sums, Table};
 pub struct Report {
     /// The period as text.
     pub period: String,
-    /// The rows.
     pub table: Table,
     /// Name of the currency; None where nothing has a price.
     pub currency: Option<String>,

@@ -9,8 +9,8 @@ use gpufrac_usage::{Ended, UsageRecord};
 /// The field of newer series that says how often a job had been requeued before.
 pub const RESTARTS: &str = "Restarts";
 
-/// The fields that are asked for, as `--format` of sacct takes them. All of them are in every series; [`RESTARTS`] comes last
-/// where sacct has it.
+/// The fields that are asked for, as `--format` of sacct takes them. All of them are in every series; [`RESTARTS`]
+/// comes last where sacct has it.
 pub const FIELDS: [&str; 11] = [
     "JobIDRaw",
     "User",
@@ -25,8 +25,8 @@ pub const FIELDS: [&str; 11] = [
     "NodeList",
 ];
 
-/// The arguments of sacct for all runs of all jobs in a period, in UTC when `TZ` says so: `since` and `until` as sacct reads them.
-/// `has_restarts`: whether sacct has [`RESTARTS`].
+/// The arguments of sacct for all runs of all jobs in a period, in UTC when `TZ` says so: `since` and `until` as sacct
+/// reads them. `has_restarts`: whether sacct has [`RESTARTS`].
 #[must_use]
 pub fn arguments(since: &str, until: &str, has_restarts: bool) -> Vec<String> {
     let mut fields = FIELDS.to_vec();
@@ -56,13 +56,9 @@ pub fn arguments(since: &str, until: &str, has_restarts: bool) -> Vec<String> {
 pub struct Run {
     /// Slurm's id of the job.
     pub job: u32,
-    /// Its user.
     pub user: String,
-    /// Its account.
     pub account: String,
-    /// Its QOS.
     pub qos: String,
-    /// Its partition.
     pub partition: String,
     /// Why it ended; None while it runs.
     pub ended: Option<Ended>,
@@ -90,9 +86,7 @@ pub enum RowError {
     /// A field that is no number.
     #[error("the field {name} is `{value}`, not a {expected}")]
     Value {
-        /// The field.
         name: &'static str,
-        /// Its text.
         value: String,
         /// The expected form.
         expected: &'static str,
@@ -137,7 +131,8 @@ impl Run {
             });
         };
         let start = match time("Start", start)? {
-            // A run that was requeued at once may have no start in accounting. Slurm numbers it among the runs nevertheless.
+            // A run that was requeued at once may have no start in accounting. Slurm numbers it among the runs
+            // nevertheless.
             None if state == "REQUEUED" => time("End", end)?,
             start => start,
         };
@@ -228,17 +223,16 @@ pub enum Match<'a> {
     Unknown,
 }
 
-/// A prolog may take this long, and clocks of nodes may differ by some of it: seconds between the start of a run and the
-/// lease of it.
+/// A prolog may take this long, and clocks of nodes may differ by some of it: seconds between the start of a run and
+/// the
 const LONGEST_PROLOG_S: u64 = 300;
 /// A step of a node's clock that is not taken for another life of the job's id.
 const LONGEST_STEP_S: u64 = 86_400;
-/// How much earlier than the period sacct is asked from, in seconds, where it does not number the runs of a job: their order tells
-/// which is which only as long as the first one is among them.
+/// How much earlier than the period sacct is asked from, in seconds, where it does not number the runs of a job: their
+/// order tells which is which only as long as the first one is among them.
 pub const EARLIER_RUNS_S: u64 = 86_400;
 
 impl Runs {
-    /// Adds a run.
     pub fn add(&mut self, run: Run) {
         let known = Known {
             run,
@@ -268,8 +262,8 @@ impl Runs {
         Match::Run(&known.run)
     }
 
-    /// Runs with fractions that records do not have or not have whole, as on a node whose disk was lost, by job and start; and
-    /// their units that are in no record.
+    /// Runs with fractions that records do not have or not have whole, as on a node whose disk was lost, by job and
+    /// start; and their units that are in no record.
     #[must_use]
     pub fn without_records(&self) -> Vec<(&Run, u64)> {
         let ran = |known: &&Known| known.run.elapsed > 0;
@@ -283,8 +277,8 @@ impl Runs {
 
 /// The place of a record's run among the runs of its job, which are in the order of their starts.
 ///
-/// Times alone do not tell: a node's clock may have been stepped, and a job that was requeued starts again soon. The number of
-/// requeues alone does not tell either: ids of jobs begin again where Slurm lost its state.
+/// Times alone do not tell: a node's clock may have been stepped, and a job that was requeued starts again soon. The
+/// number of requeues alone does not tell either: ids of jobs begin again where Slurm lost its state.
 fn place(runs: &[Known], record: &UsageRecord) -> Option<usize> {
     let begin = record.end.saturating_sub(record.seconds);
     let far = |known: &Known| known.run.start.abs_diff(begin);

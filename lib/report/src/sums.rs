@@ -16,11 +16,9 @@ pub enum By {
     Account,
     /// The quality of service; known where sacct is.
     Qos,
-    /// The partition.
     Partition,
     /// The pool of the GPU.
     Pool,
-    /// The node.
     Node,
     /// The size of the slice.
     Size,
@@ -63,17 +61,13 @@ impl By {
             By::Node => &held.node,
             By::Size => &held.size,
         };
-        match text.is_empty() {
-            true => "-".to_owned(),
-            false => text.clone(),
-        }
+        if text.is_empty() { "-".to_owned() } else { text.clone() }
     }
 }
 
 /// Sums, in unit-seconds: 360,000 are an hour of a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Slices.
     pub slices: u64,
     /// Held by jobs.
     pub allocated: u64,
@@ -91,7 +85,6 @@ pub struct Sums {
     pub reclaims: u64,
     /// Energy by activity, in joules, of slices for which it is known.
     pub energy_j: u64,
-    /// The price.
     pub cost: Money,
 }
 

@@ -15,7 +15,6 @@ const DEPTH: usize = 8;
 /// The place of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The path of the file.
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
@@ -138,13 +137,10 @@ pub struct PluginLine {
 /// The configuration files of a Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
-    /// slurm.conf.
     pub slurm: ConfFile,
     /// The nodes and partitions of slurm.conf.
     pub site: Site,
-    /// gres.conf.
     pub gres: ConfFile,
-    /// cgroup.conf.
     pub cgroup: ConfFile,
     /// plugstack.conf.
     pub plugstack: PathBuf,
@@ -347,10 +343,7 @@ pub(crate) fn spans(text: &str) -> Vec<(Range<usize>, Range<usize>)> {
         let mut start = sign + 1 + blanks;
         let quoted = text[start..].starts_with('"');
         start += usize::from(quoted);
-        let ends = |c: char| match quoted {
-            true => c == '"',
-            false => c.is_whitespace(),
-        };
+        let ends = |c: char| if quoted { c == '"' } else { c.is_whitespace() };
         let length = text[start..].find(ends).unwrap_or(text.len() - start);
         spans.push((key, start..start + length));
         at = (start + length + usize::from(quoted)).min(text.len());

@@ -54,9 +54,10 @@ impl LogicalLine {
             let before = position.checked_sub(1).and_then(|last| self.at.get(last));
             before.map_or(self.range.start, |at| at + 1)
         };
-        match part.is_empty() {
-            true => after(part.start)..after(part.start),
-            false => self.at.get(part.start).copied().unwrap_or_default()..after(part.end),
+        if part.is_empty() {
+            after(part.start)..after(part.start)
+        } else {
+            self.at.get(part.start).copied().unwrap_or_default()..after(part.end)
         }
     }
 }

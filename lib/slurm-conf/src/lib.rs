@@ -1,7 +1,6 @@
-//! Slurm's configuration, read as Slurm reads it: the lines of its files, the nodes and partitions that slurmctld makes of them, the
-//! answers of `scontrol show`, and changes of single values. Pure: callers read and write the files.
+//! Slurm's configuration, read as Slurm reads it: the lines of its files, the nodes and partitions that slurmctld makes
+//! of them, the answers of `scontrol show`, and changes of single values. Pure: callers read and write the files.
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
 
 mod conf;
 pub mod edit;

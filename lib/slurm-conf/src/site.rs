@@ -1,7 +1,9 @@
-//! The nodes and partitions that slurmctld makes of slurm.conf: with the values of `DEFAULT` lines, node sets and node lists resolved.
+//! The nodes and partitions that slurmctld makes of slurm.conf: with the values of `DEFAULT` lines, node sets and node
+//! lists resolved.
 //!
-//! Source: `_parse_nodename`, `_parse_partitionname` and `_parse_nodeset` of `src/common/read_config.c`, `nodespec_to_hostlist` of
-//! `src/slurmctld/read_config.c`. `tests/lab/tests/e2e/sites.rs` compares all of it with slurmctld.
+//! Source: `_parse_nodename`, `_parse_partitionname` and `_parse_nodeset` of `src/common/read_config.c`,
+//! `nodespec_to_hostlist` of `src/slurmctld/read_config.c`. `tests/lab/tests/e2e/sites.rs` compares all of it with
+//! slurmctld.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -40,7 +42,6 @@ impl Entry {
         lines.find_map(|line| Some((&line.place, line.get(key)?)))
     }
 
-    /// A value.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.find(key).map(|(_, value)| value)
@@ -53,10 +54,8 @@ impl Entry {
     }
 }
 
-/// A node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
     pub name: String,
     /// Its values, which it shares with the other nodes of its line.
     pub entry: Arc<Entry>,
@@ -75,12 +74,9 @@ impl Node {
     }
 }
 
-/// A partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name.
     pub name: String,
-    /// Its values.
     pub entry: Arc<Entry>,
     /// Its nodes, each once, in the order of the configuration.
     pub nodes: Vec<String>,
@@ -120,8 +116,8 @@ impl Site {
         site
     }
 
-    /// The nodes and partitions of the running slurmctld, which has resolved everything; without places in files. Nodes of the cloud that
-    /// are switched off, which slurmctld does not show before 23.02, are taken from `written`.
+    /// The nodes and partitions of the running slurmctld, which has resolved everything; without places in files. Nodes
+    /// of the cloud that are switched off, which slurmctld does not show before 23.02, are taken from `written`.
     #[must_use]
     pub fn of_running(running: &Running, written: Option<&Site>) -> Site {
         let mut site = Site::default();
@@ -144,13 +140,11 @@ impl Site {
         site
     }
 
-    /// A node by its name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.get(*self.places.get(name)?)
     }
 
-    /// A partition by its name.
     #[must_use]
     pub fn partition(&self, name: &str) -> Option<&Partition> {
         let mut partitions = self.partitions.iter();
@@ -171,7 +165,8 @@ impl Site {
         });
     }
 
-    /// The nodes of a `Nodes=`. Each set replaces its name in the list, one after another, so that a set may name a later one.
+    /// The nodes of a `Nodes=`. Each set replaces its name in the list, one after another, so that a set may name a
+    /// later one.
     fn members(&self, text: &str, sets: &[Line]) -> Vec<String> {
         let all = || self.nodes.iter().map(|node| node.name.clone());
         if text.eq_ignore_ascii_case("ALL") {

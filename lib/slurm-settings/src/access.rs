@@ -1,5 +1,5 @@
-//! Readers of gpufrac.toml. Root's programs can always read it; slurmctld and the users' commands only if the modes of the
-//! file and its folders allow it.
+//! Readers of gpufrac.toml. Root's programs can always read it; slurmctld and the users' commands only if the modes of
+//! the file and its folders allow it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -62,7 +62,6 @@ impl Reader {
     };
 
     /// A user by name, or by number, because `SlurmUser=` accepts both. A user that this host does not know is in no
-    /// group.
     fn of(name: &str) -> Reader {
         let known = match name.parse() {
             Ok(uid) => User::from_uid(Uid::from_raw(uid)),
@@ -185,9 +184,12 @@ mod tests {
 
     fn settings(slurm_conf: &str) -> Settings {
         let text = slurm_conf.replace("@HERE@", &gethostname().unwrap().to_string_lossy());
-        let read = |path: &Path| match path.ends_with("slurm.conf") {
-            true => Ok(text.clone()),
-            false => Err(std::io::ErrorKind::NotFound.into()),
+        let read = |path: &Path| {
+            if path.ends_with("slurm.conf") {
+                Ok(text.clone())
+            } else {
+                Err(std::io::ErrorKind::NotFound.into())
+            }
         };
         Settings {
             files: Files::read(Path::new("/etc/slurm/slurm.conf"), &read, &|_| Vec::new()).ok(),

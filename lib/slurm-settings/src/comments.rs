@@ -1,7 +1,7 @@
 //! Programs of others that replace what gpufrac writes into `AdminComment`.
 //!
-//! gpufrac keeps what others wrote there, and adds a part of its own: why a job waits, was held or reclaimed. A program that
-//! sets the field at the end of a job, such as that of jobstats, replaces all of it in slurmdbd.
+//! gpufrac keeps what others wrote there, and adds a part of its own: why a job waits, was held or reclaimed. A program
+//! that sets the field at the end of a job, such as that of jobstats, replaces all of it in slurmdbd.
 
 use gpufrac_core::finding::{Finding, Severity};
 
@@ -24,7 +24,8 @@ pub(super) fn writers(settings: &Settings) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether a script names the field. Names are the same to sacctmgr in capital and in small letters. `AdminComment+=` adds.
+/// Whether a script names the field. Names are the same to sacctmgr in capital and in small letters. `AdminComment+=`
+/// adds.
 fn sets_admin_comment(code: &str) -> bool {
     let code = code.to_ascii_lowercase();
     code.match_indices("admincomment").any(|(at, word)| {

@@ -37,7 +37,8 @@ pub struct Sources<'a> {
     /// Whether to ask slurmctld about this node only. Thousands of nodes ask every few minutes, so each question must
     /// cost slurmctld little.
     pub this_node_alone: bool,
-    /// Whether to ask slurmdbd for limits on any host; otherwise only slurmctld's host asks, and not for this node alone.
+    /// Whether to ask slurmdbd for limits on any host; otherwise only slurmctld's host asks, and not for this node
+    /// alone.
     pub limits: bool,
     /// The node that this host is, if it is one.
     pub here: Option<Here<'a>>,
@@ -345,16 +346,9 @@ pub(super) fn scripts_named(code: &str) -> Vec<PathBuf> {
     let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
     let scripts = paths.flat_map(|word| {
         let path = Path::new(word);
-        let files = match path.is_dir() {
-            true => glob(&path.join("*")),
-            false => glob(path),
-        };
+        let files = if path.is_dir() { glob(&path.join("*")) } else { glob(path) };
         // A folder of all programs is no folder of hooks.
-        if files.len() > MOST_FILES {
-            Vec::new()
-        } else {
-            files
-        }
+        if files.len() > MOST_FILES { Vec::new() } else { files }
     });
     scripts
         .filter(|script| trust::resolve(script).is_ok())

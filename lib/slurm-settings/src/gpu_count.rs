@@ -1,7 +1,8 @@
 //! How many GPUs a node has.
 //!
-//! On a node that counts gpufrac's devices their counts tell. On any other node facts do: NVML, the files of gres.conf, and the
-//! counts of `gpu`. Instances, shards and mps count no GPUs. NVML of this host also holds for the other nodes of its line.
+//! On a node that counts gpufrac's devices their counts tell. On any other node facts do: NVML, the files of gres.conf,
+//! and the counts of `gpu`. Instances, shards and mps count no GPUs. NVML of this host also holds for the other nodes
+//! of its line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +43,6 @@ impl GpuCount {
 /// A number of GPUs, and what says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
-    /// The number.
     pub count: u32,
     /// `NVML`, or a text of Slurm with its place.
     pub source: String,

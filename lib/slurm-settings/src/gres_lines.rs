@@ -63,7 +63,8 @@ pub(super) struct NodeLines {
 const CAPABILITIES: &str = "/dev/nvidia-caps/";
 
 impl NodeLines {
-    /// The number of whole GPUs whose device files the lines name. None where they name none, or instances without their GPU.
+    /// The number of whole GPUs whose device files the lines name. None where they name none, or instances without
+    /// their GPU.
     pub fn whole_gpus(&self) -> Option<u32> {
         let mut gpus = BTreeSet::new();
         let is_whole = |gpu: &&Gpu| !gpu.type_name.as_deref().is_some_and(is_own_type);
@@ -190,13 +191,13 @@ impl NodeLines {
     }
 }
 
-/// The Type of a GPU without a pool that has none. If some GPUs of a node have a Type and others have none, slurmd does not start
-/// (`_foreach_slurm_conf` of `src/interfaces/gres.c`).
+/// The Type of a GPU without a pool that has none. If some GPUs of a node have a Type and others have none, slurmd does
+/// not start (`_foreach_slurm_conf` of `src/interfaces/gres.c`).
 pub(super) const PLAIN: &str = "plain";
 
-/// The line of gres.conf, without its `NodeName=`, that gives each of these GPUs without a pool one share. From Slurm 23.11 on a node
-/// whose shares have Types needs a share of the Type of each GPU, or slurmctld drains it (`_valid_gres_type` of
-/// `src/interfaces/gres.c`: `gres/shard type (h100) reported but not configured`).
+/// The line of gres.conf, without its `NodeName=`, that gives each of these GPUs without a pool one share. From Slurm
+/// 23.11 on a node whose shares have Types needs a share of the Type of each GPU, or slurmctld drains it
+/// (`_valid_gres_type` of `src/interfaces/gres.c`: `gres/shard type (h100) reported but not configured`).
 pub(super) fn share_line(type_name: &str, files: &[&str]) -> String {
     let (count, files) = (files.len(), short_files(files));
     format!("Name=shard Type={type_name} Count={count} File={files}")

@@ -115,7 +115,6 @@ fn plugin_folders(settings: &Settings) -> Vec<PathBuf> {
 
 /// A plugin of gpufrac that the settings name.
 struct Plugin {
-    /// The line.
     place: String,
     /// Its name or path in the line.
     file: PathBuf,
@@ -179,9 +178,10 @@ impl Host<'_> {
                 });
             }
         }
-        let then = match role.is_node {
-            true => "slurmd does not start again, or jobs run without fence and environment",
-            false => "sbatch, salloc and srun fail here where the line is `required`",
+        let then = if role.is_node {
+            "slurmd does not start again, or jobs run without fence and environment"
+        } else {
+            "sbatch, salloc and srun fail here where the line is `required`"
         };
         for line in files.plugins.iter().flatten() {
             if (role.is_node || role.has_commands)
@@ -191,10 +191,7 @@ impl Host<'_> {
                     place: line.place.to_string(),
                     file: PathBuf::from(&line.plugin),
                     then,
-                    reader: match role.has_commands {
-                        true => Reader::Users,
-                        false => Reader::Root,
-                    },
+                    reader: if role.has_commands { Reader::Users } else { Reader::Root },
                 });
             }
         }

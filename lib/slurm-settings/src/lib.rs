@@ -81,7 +81,8 @@ pub struct Settings {
     pub running: Option<Running>,
     /// Prologs and epilogs on this host.
     pub scripts: Vec<Script>,
-    /// Programs that slurmctld runs after jobs and that replace `AdminComment`: the place of each setting, and its path.
+    /// Programs that slurmctld runs after jobs and that replace `AdminComment`: the place of each setting, and its
+    /// path.
     pub comment_writers: Vec<(String, String)>,
     /// `KillMode=` of slurmd's unit, on a node with MPS control daemons.
     pub kill_mode: Option<String>,

@@ -1,8 +1,8 @@
 //! Limits of QOS and associations, and reservations, that count GPUs in a way which fractions change.
 //!
-//! The limits are those of `sacctmgr`, not of `scontrol show assoc_mgr`: with `wopinfo` sacctmgr prints a limit once, at the account
-//! or user that has it, and a line to write must name that one. slurmctld's own list repeats it at each user below, is longer by
-//! far on a large cluster, and holds slurmctld's locks.
+//! The limits are those of `sacctmgr`, not of `scontrol show assoc_mgr`: with `wopinfo` sacctmgr prints a limit once,
+//! at the account or user that has it, and a line to write must name that one. slurmctld's own list repeats it at each
+//! user below, is longer by far on a large cluster, and holds slurmctld's locks.
 
 mod judge;
 mod read;
@@ -32,7 +32,6 @@ pub struct Limits {
     pub unknown: Vec<String>,
 }
 
-/// One limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Limit {
     owner: Owner,

@@ -106,10 +106,7 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
         // Dynamic nodes (`slurmd -Z`) register by themselves, so they need no line.
         let comes_and_goes = settings.value("MaxNodeCount").is_some();
         found.push(Fault {
-            severity: match comes_and_goes {
-                true => Severity::Warning,
-                false => Severity::Error,
-            },
+            severity: if comes_and_goes { Severity::Warning } else { Severity::Error },
             place: settings.slurm_conf(),
             wrong: Wrong::Unknown,
         });
@@ -266,7 +263,8 @@ fn instances_beside(
     })
 }
 
-/// The finding about the first node that the running slurmctld would drain, because instances of the site stay beside the devices of pools.
+/// The finding about the first node that the running slurmctld would drain, because instances of the site stay beside
+/// the devices of pools.
 pub(super) fn refused(settings: &Settings, config: &Config) -> Option<Finding> {
     let (files, running) = (settings.files.as_ref()?, settings.running.as_ref()?);
     let release = running.release();
@@ -380,15 +378,15 @@ fn vague_shards(lines: &NodeLines, right: &NodeLines) -> Option<(Severity, Strin
     let same_files = lines.shards == right.shards;
     let same = |count: &u64| right.shards.values().all(|other| other == count);
     let all_share = right.shards.len() == right.gpus.len() && right.shards.values().all(same);
-    let severity = match same_files || (lines.shards.is_empty() && all_share) {
-        true => Severity::Warning,
-        false => Severity::Error,
+    let severity = if same_files || (lines.shards.is_empty() && all_share) {
+        Severity::Warning
+    } else {
+        Severity::Error
     };
     Some((severity, place.to_string(), WrongLine::Vague))
 }
 
 /// Shards that are not those of the pools' devices. [`vague_shards`] reports lines without files with the right
-/// number.
 fn wrong_shards(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
     let same_count = lines.shard_count == right.shard_count;
     if same_count && (lines.vague.is_some() || lines.shards == right.shards) {
@@ -490,14 +488,15 @@ fn types_of_shares(right: &Counts, text: Option<&str>) -> Option<(Severity, Stri
     if is == right {
         return None;
     }
-    match is.keys().all(|(_, type_name)| type_name.is_empty()) {
-        true => Some((
+    if is.keys().all(|(_, type_name)| type_name.is_empty()) {
+        Some((
             Severity::Warning,
             "shard without its Type: steps of jobs that ask for it are refused".into(),
-        )),
-        false => Some((
+        ))
+    } else {
+        Some((
             Severity::Error,
             "shard has other Types than the pools".into(),
-        )),
+        ))
     }
 }

@@ -43,7 +43,6 @@ const SEVERAL_PROLOGS: SlurmSeries = SlurmSeries::new(24, 5);
 /// A file before and after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The path.
     pub path: PathBuf,
     /// The text before; None if the file does not exist.
     pub before: Option<String>,

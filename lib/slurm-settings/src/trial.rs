@@ -1,9 +1,9 @@
-//! Tries a proposal with the Slurm of this host, before it is written: slurmctld, then `slurmd -G`, each with the files of today and with
-//! those of the proposal. What they print only about the proposal speaks against it, where a second trial finds
-//! something, too.
+//! Tries a proposal with the Slurm of this host, before it is written: slurmctld, then `slurmd -G`, each with the files
+//! of today and with those of the proposal. What they print only about the proposal speaks against it, where a second
+//! trial finds something, too.
 //!
-//! The files are copies in a folder of their own, and the programs have a network of their own, in which nothing of the cluster can be
-//! reached and no port of it is opened.
+//! The files are copies in a folder of their own, and the programs have a network of their own, in which nothing of the
+//! cluster can be reached and no port of it is opened.
 
 mod copy;
 mod network;
@@ -67,9 +67,10 @@ pub fn run(settings: &Settings, changes: &[Change], config: (&Config, &str)) -> 
         let copy = Copy::new(settings, config)?;
         network::alone(|| {
             let trial = both(settings, changes, &copy)?;
-            match trial.against.is_empty() {
-                true => Ok(trial),
-                false => Ok(trial.or_second(both(settings, changes, &copy)?)),
+            if trial.against.is_empty() {
+                Ok(trial)
+            } else {
+                Ok(trial.or_second(both(settings, changes, &copy)?))
             }
         })?
     };
@@ -119,13 +120,10 @@ fn both(settings: &Settings, changes: &[Change], copy: &Copy) -> io::Result<Tria
 }
 
 impl Trial {
-    /// The second of two trials, as Slurm has errors that come by chance, for instance where munged of a busy host answers late. A second
-    /// trial by other programs clears nothing.
+    /// The second of two trials, as Slurm has errors that come by chance, for instance where munged of a busy host
+    /// answers late. A second trial by other programs clears nothing.
     fn or_second(self, second: Trial) -> Trial {
-        match second.readers == self.readers {
-            true => second,
-            false => self,
-        }
+        if second.readers == self.readers { second } else { self }
     }
 
     /// Judges what slurmctld makes of the files of today and of those of the proposal; None where this host has none.
@@ -157,7 +155,8 @@ impl Trial {
         }
     }
 
-    /// Judges the errors of `slurmd -G` about the files of today and about those of the proposal. `node`: this host as a node of a pool.
+    /// Judges the errors of `slurmd -G` about the files of today and about those of the proposal. `node`: this host as
+    /// a node of a pool.
     fn judge_devices(&mut self, node: Option<&str>, tried: Option<(Vec<String>, Vec<String>)>) {
         match (node, tried) {
             (None, _) => self.untried.push(
@@ -186,7 +185,6 @@ fn only_in(before: &[String], after: &[String], program: &str) -> Vec<String> {
 
 /// What slurmctld makes of the files.
 struct Controller {
-    /// Its errors.
     said: Vec<String>,
     serves: bool,
     /// Its nodes and partitions; None if it does not answer.
@@ -323,10 +321,7 @@ fn compared(
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for name in names {
         let (Some(before), Some(after)) = (before.get(name), after.get(name)) else {
-            let what = match after.contains_key(name) {
-                true => "comes",
-                false => "goes",
-            };
+            let what = if after.contains_key(name) { "comes" } else { "goes" };
             found.push(format!("{kind} {name} {what}"));
             continue;
         };

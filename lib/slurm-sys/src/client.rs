@@ -124,9 +124,7 @@ pub struct JobInfo {
     pub job_id: u32,
     /// The user id of the job.
     pub user_id: u32,
-    /// The state.
     pub state: JobState,
-    /// The partition.
     pub partition: String,
     /// The GRES requested per node, with `gres:` or `gres/`: the value of `--gres`.
     pub tres_per_node: Option<String>,
@@ -145,9 +143,7 @@ pub struct JobInfo {
     pub name: String,
     /// The quality of service; empty without accounting.
     pub qos: String,
-    /// The account.
     pub account: String,
-    /// The reservation.
     pub reservation: String,
     /// The nodes of the job as a hostlist; empty while it is pending.
     pub nodes: String,
@@ -164,15 +160,14 @@ pub struct JobInfo {
     pub end_unix: u64,
     /// The time of the last suspension or resumption, in seconds since 1970; 0 if there was none.
     pub suspend_unix: u64,
-    /// Why Slurm ended the last run; None while it runs, and where it ended by itself. After a requeue this is known only until
-    /// the epilogs of all nodes have ended.
+    /// Why Slurm ended the last run; None while it runs, and where it ended by itself. After a requeue this is known
+    /// only until the epilogs of all nodes have ended.
     pub ended_by: Option<EndedBy>,
     /// Whether the job is a batch job whose user allows a requeue.
     pub can_requeue: bool,
     /// The recipient of Slurm's mail. If the user names none, slurmctld sets the user's name, with `MailDomain`; it
     /// may also be empty.
     pub mail_user: String,
-    /// The comment of admins.
     pub admin_comment: String,
     /// The nodes that the job must not get (`ExcNodeList`), as a hostlist.
     pub excluded_nodes: String,
@@ -181,8 +176,8 @@ pub struct JobInfo {
 }
 
 impl JobInfo {
-    /// Whether the run of the job after this number of requeues has ended, with its epilogs. Slurm counts a requeue before the
-    /// epilogs of the run begin (`_job_requeue_op` in `job_mgr.c` of 22.05 to 26.05).
+    /// Whether the run of the job after this number of requeues has ended, with its epilogs. Slurm counts a requeue
+    /// before the epilogs of the run begin (`_job_requeue_op` in `job_mgr.c` of 22.05 to 26.05).
     pub fn has_ended_run(&self, restart_count: u32) -> bool {
         match self.state {
             JobState::Finished => true,
@@ -206,11 +201,11 @@ impl JobInfo {
     }
 
     /// As [`JobInfo::title`], for an update: the id of a heterogeneous job's first component would stand for all
-    /// components.
     fn title_for_update(&self) -> String {
-        match self.het_job_id == self.job_id {
-            true => format!("{}+0", self.job_id),
-            false => self.title(),
+        if self.het_job_id == self.job_id {
+            format!("{}+0", self.job_id)
+        } else {
+            self.title()
         }
     }
 
@@ -268,8 +263,8 @@ impl Client {
     /// The library lacks a function.
     #[cfg(feature = "plugin")]
     pub fn of_host() -> Result<Self, ClientError> {
-        // SAFETY: nothing is loaded. slurmstepd takes SPANK plugins of its own series alone, so the functions have the types of
-        // the headers.
+        // SAFETY: nothing is loaded. slurmstepd takes SPANK plugins of its own series alone, so the functions have the
+        // types of the headers.
         let library =
             unsafe { library::LibSlurm::from_library(libloading::os::unix::Library::this()) }?;
         Ok(Self { library })
@@ -356,8 +351,7 @@ impl Client {
             }
             other => other?,
         }
-        // SAFETY: on success the message holds `record_count` records; it is not used after
-        // it was freed.
+        // SAFETY: on success the message holds `record_count` records; it is not used after it was freed.
         unsafe {
             let message = &*answer;
             let records = if message.job_array.is_null() {
@@ -384,11 +378,7 @@ impl Client {
     /// [`ClientError::cannot_requeue`] is true for interactive jobs; or slurmctld did not answer.
     pub fn requeue(&self, job: &JobInfo, hold: bool) -> Result<(), ClientError> {
         let id = c_text(&job.title_for_requeue());
-        let held = if hold {
-            raw::GPUFRAC_JOB_REQUEUE_HOLD
-        } else {
-            0
-        };
+        let held = if hold { raw::GPUFRAC_JOB_REQUEUE_HOLD } else { 0 };
         let flags = raw::GPUFRAC_JOB_RUNNING | held;
         let mut answer: *mut raw::job_array_resp_msg_t = ptr::null_mut();
         // SAFETY: `id` outlives the call (libslurm only reads it); the answer is freed.
@@ -470,9 +460,8 @@ impl Client {
         let id = c_text(&job.title_for_update());
         let mut change = MaybeUninit::<raw::job_desc_msg_t>::zeroed();
         let mut answer: *mut raw::job_array_resp_msg_t = ptr::null_mut();
-        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no
-        // change". The texts outlive the call, which reads them; nothing of the description is
-        // freed by it. The answer is freed.
+        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no change". The texts outlive
+        // the call, which reads them; nothing of the description is freed by it. The answer is freed.
         unsafe {
             self.library.slurm_init_job_desc_msg(change.as_mut_ptr());
             let change = change.assume_init_mut();
@@ -577,8 +566,8 @@ fn record_id(job: &raw::slurm_job_info_t) -> u32 {
     job.step_id.job_id
 }
 
-/// A job that is requeued has another state than its accounting at once, and keeps the time of its preemption until its epilogs
-/// have ended (`_job_requeue_op` and `batch_requeue_fini` of 22.05 to 26.05).
+/// A job that is requeued has another state than its accounting at once, and keeps the time of its preemption until its
+/// epilogs have ended (`_job_requeue_op` and `batch_requeue_fini` of 22.05 to 26.05).
 fn ended_by(word: u32, preempt_time: i64) -> Option<EndedBy> {
     match word & raw::GPUFRAC_JOB_STATE_BASE {
         raw::JOB_PREEMPTED => Some(EndedBy::Preemption),

@@ -88,7 +88,8 @@ pub unsafe fn controller_has_partition(name: &str) -> bool {
     if find.is_null() {
         return true;
     }
-    // SAFETY: `part_record_t *find_part_record(char *name)` of slurmctld.h, the same from 22.05 to 26.05; it only compares names.
+    // SAFETY: `part_record_t *find_part_record(char *name)` of slurmctld.h, the same from 22.05 to 26.05; it only
+    // compares names.
     unsafe {
         let find: unsafe extern "C" fn(*const c_char) -> *const c_void = std::mem::transmute(find);
         !find(name.as_ptr()).is_null()
@@ -152,7 +153,6 @@ pub enum ConfigurationError<E> {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,

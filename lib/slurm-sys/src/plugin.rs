@@ -52,7 +52,6 @@ macro_rules! slurm_plugin {
         /// The human-readable name.
         #[unsafe(no_mangle)]
         pub static plugin_name: [u8; $name.len() + 1] = $crate::plugin::name($name);
-        /// The build of gpufrac.
         #[unsafe(no_mangle)]
         pub static gpufrac_build: [u8; $crate::release::BUILD.len() + 1] =
             $crate::plugin::name($crate::release::BUILD);

@@ -127,7 +127,6 @@ impl Spank {
         self.number(raw::S_JOB_UID)
     }
 
-    /// The step.
     #[must_use]
     pub fn step(self) -> Option<Step> {
         Some(match self.number(raw::S_JOB_STEPID)? {

@@ -1,7 +1,7 @@
 //! Usage records: which slice a job held, for how long, and how the slice was used.
 //!
-//! A node appends one line of JSON for each event to `usage.jsonl` ([`Line`]). Records of version 1, which say nothing about
-//! use, are read as records without [`Used`].
+//! A node appends one line of JSON for each event to `usage.jsonl` ([`Line`]). Records of version 1, which say nothing
+//! about use, are read as records without [`Used`].
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -38,9 +38,7 @@ pub struct UsageRecord {
     pub account: Option<String>,
     /// The partition of the job.
     pub partition: String,
-    /// The node.
     pub node: String,
-    /// The pool.
     pub pool: String,
     /// Part of a GPU, as a decimal.
     pub fraction: String,
@@ -48,7 +46,6 @@ pub struct UsageRecord {
     pub units: u32,
     /// The MIG profile, or the mechanism where there is no profile.
     pub profile: String,
-    /// UUID of the GPU.
     pub gpu_uuid: String,
     /// Slurm's index of the device, which may be a half of the GPU. Not in version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +54,8 @@ pub struct UsageRecord {
     pub start: u64,
     /// When the lease ended, by the wall clock: seconds since 1970.
     pub end: u64,
-    /// Length of the lease in seconds, by a clock that nobody sets: a step of the wall clock changes `end - start`, not this.
+    /// Length of the lease in seconds, by a clock that nobody sets: a step of the wall clock changes `end - start`, not
+    /// this.
     pub seconds: u64,
     /// The same times by the clock of a boot, which nobody sets. Not in version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,8 +66,8 @@ pub struct UsageRecord {
     /// Use of the slice, as measured by gpufrac-reaperd; None if no sample was taken: then nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<Used>,
-    /// Seconds of the job's time limit that were left when the reaper ended the job; None where it did not, or where the job had
-    /// no limit.
+    /// Seconds of the job's time limit that were left when the reaper ended the job; None where it did not, or where
+    /// the job had no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<u64>,
     /// Why the slice ended, where that was known when the record was written; else a line [`Line::End`] follows.
@@ -77,8 +75,8 @@ pub struct UsageRecord {
     pub ended: Option<Ended>,
 }
 
-/// A span of the clock of one boot (`CLOCK_BOOTTIME`): whole seconds since the boot, so that spans that follow each other do not
-/// overlap.
+/// A span of the clock of one boot (`CLOCK_BOOTTIME`): whole seconds since the boot, so that spans that follow each
+/// other do not
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootSpan {
     /// Names the boot (`/proc/sys/kernel/random/boot_id`).
@@ -125,7 +123,8 @@ pub struct Used {
     /// Warnings of the reaper.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub warnings: u32,
-    /// Energy of the whole GPU in that time, in joules (`nvmlDeviceGetTotalEnergyConsumption`); None where NVML has none.
+    /// Energy of the whole GPU in that time, in joules (`nvmlDeviceGetTotalEnergyConsumption`); None where NVML has
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_energy_j: Option<u64>,
     /// The part of it by the activity of the slice among all slices of the GPU, in joules.
@@ -172,16 +171,13 @@ pub struct SliceKey {
     pub restart_count: u32,
     /// When the lease was written: seconds since 1970. Job ids begin again where Slurm lost its state.
     pub start: u64,
-    /// The node.
     pub node: String,
 }
 
 /// A GPU of a pool was there and could serve jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTime {
-    /// The node.
     pub node: String,
-    /// UUID of the GPU.
     pub gpu_uuid: String,
     /// The pool of the GPU.
     pub pool: String,
@@ -265,7 +261,6 @@ impl UsageRecord {
 }
 
 impl SliceKey {
-    /// Of a lease.
     #[must_use]
     pub fn of(lease: &Lease) -> SliceKey {
         SliceKey {

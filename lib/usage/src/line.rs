@@ -9,8 +9,8 @@ use super::{Ended, GpuTime, SliceKey, UsageRecord, VERSION};
 pub enum Line {
     /// A slice that a job held; a line without `kind`, as in version 1.
     Slice(Box<UsageRecord>),
-    /// Why a slice ended, where that became known after its record was written, and when it ended, in seconds since 1970:
-    /// `"kind":"end"`.
+    /// Why a slice ended, where that became known after its record was written, and when it ended, in seconds since
+    /// 1970: `"kind":"end"`.
     End(SliceKey, Ended, u64),
     /// A GPU that was there: `"kind":"gpu"`.
     Gpu(GpuTime),
@@ -53,12 +53,11 @@ impl Line {
     /// # Errors
     /// When it is torn, no record, or of a newer build.
     pub fn parse(text: &str) -> Result<Line, LineError> {
-        let (version, line) = match text.starts_with(WITH_KIND) {
-            false => {
-                let record: UsageRecord = serde_json::from_str(text)?;
-                (record.version, Line::Slice(Box::new(record)))
-            }
-            true => match serde_json::from_str(text)? {
+        let (version, line) = if !text.starts_with(WITH_KIND) {
+            let record: UsageRecord = serde_json::from_str(text)?;
+            (record.version, Line::Slice(Box::new(record)))
+        } else {
+            match serde_json::from_str(text)? {
                 Other::End {
                     version,
                     key,
@@ -66,12 +65,9 @@ impl Line {
                     end,
                 } => (version, Line::End(key, ended, end)),
                 Other::Gpu { version, gpu } => (version, Line::Gpu(gpu)),
-            },
+            }
         };
-        match version <= VERSION {
-            true => Ok(line),
-            false => Err(LineError::Version(version)),
-        }
+        if version <= VERSION { Ok(line) } else { Err(LineError::Version(version)) }
     }
 
     /// The line, with its end.

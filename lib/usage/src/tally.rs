@@ -12,7 +12,6 @@ use gpufrac_core::fraction::MemoryMib;
 pub struct Tallies {
     /// Names the boot of the node whose times these are.
     pub boot_id: String,
-    /// One for each slice.
     pub slices: Vec<Tally>,
 }
 
@@ -86,7 +85,6 @@ pub enum Kind {
 /// A time, and what a sample says of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Elapsed<'a> {
-    /// Its length.
     pub time: Duration,
     /// The use of the slice.
     pub kind: Kind,
@@ -182,8 +180,8 @@ impl Tally {
     }
 }
 
-/// Splits a whole number by weights, by the method of the largest remainder: the parts add up to it. Without any weight all
-/// of it is the last part.
+/// Splits a whole number by weights, by the method of the largest remainder: the parts add up to it. Without any weight
+/// all of it is the last part.
 #[must_use]
 pub fn apportion<const N: usize>(whole: u64, weights: [u64; N]) -> [u64; N] {
     let total: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();

@@ -47,7 +47,6 @@ pub enum Source {
     None,
 }
 
-/// A node and its state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeState {
     /// Slurm's name of the node.
@@ -96,7 +95,6 @@ pub struct Counted {
 /// Room for jobs of a size in a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Free {
-    /// The partition.
     pub partition: String,
     /// The size as users write it.
     pub fraction: String,
@@ -141,7 +139,6 @@ pub struct OwnJob {
     pub job: JobId,
     /// The job as squeue prints it.
     pub name: String,
-    /// The partition.
     pub partition: String,
     /// Slurm's state: `RUNNING`.
     pub state: String,
@@ -164,7 +161,6 @@ pub struct OwnJob {
 /// A slice of such a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OwnSlice {
-    /// The node.
     pub node: String,
     /// NVML's index of the GPU.
     pub gpu: u32,
@@ -172,7 +168,6 @@ pub struct OwnSlice {
     pub kind: String,
     /// Memory that the job may use, in MiB.
     pub memory_limit_mib: u64,
-    /// Its use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
 }
@@ -180,13 +175,12 @@ pub struct OwnSlice {
 /// What could start in a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// The partition.
     pub partition: String,
     /// The largest size that would start now; None where none would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<String>,
-    /// The largest size that has room now, where Slurm plans it for later because jobs wait: a short job may start now, by
-    /// backfill.
+    /// The largest size that has room now, where Slurm plans it for later because jobs wait: a short job may start now,
+    /// by
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backfill: Option<String>,
     /// The next larger size, and when Slurm expects to start it.
@@ -200,7 +194,6 @@ pub struct Start {
 /// A size that would start later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Later {
-    /// The size.
     pub fraction: String,
     /// When Slurm expects to start it: seconds since 1970; None where Slurm does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,7 +217,6 @@ const CLOSED: [&str; 12] = [
 ];
 
 impl NodeState {
-    /// A node by its file.
     pub fn of_file(node: Node, now: u64) -> NodeState {
         NodeState {
             stale: node.is_stale(now),
@@ -269,11 +261,8 @@ impl NodeState {
 /// A slice with its place in the cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Held<'a> {
-    /// The node.
     pub node: &'a NodeState,
-    /// The GPU.
     pub gpu: &'a Gpu,
-    /// The slice.
     pub slice: &'a Slice,
 }
 

@@ -2,8 +2,8 @@
 //! `top` and `web` read.
 //!
 //! The file of a node lies in the node's own folder (`<run>/reaper/status.json`) and, where nodes share a folder, at
-//! `<shared>/status/NODE.json`. It is one JSON object, [`Node`]. The keys and their meanings are stable within a version
-//! ([`VERSION`]): a later build may add keys, and a reader ignores keys that it does not know.
+//! `<shared>/status/NODE.json`. It is one JSON object, [`Node`]. The keys and their meanings are stable within a
+//! version ([`VERSION`]): a later build may add keys, and a reader ignores keys that it does not know.
 #![forbid(unsafe_code)]
 
 use gpufrac_core::ids::{GpuIndex, JobId, UserId};
@@ -37,8 +37,8 @@ pub struct Node {
     pub interval: u32,
     /// `gpufrac --version` of the writer.
     pub build: String,
-    /// The checksum of the writer's configuration (`Config::sum`), which files of the same build alone have in common; None in
-    /// files of earlier builds, and where no daemon wrote the view.
+    /// The checksum of the writer's configuration (`Config::sum`), which files of the same build alone have in common;
+    /// None in files of earlier builds, and where no daemon wrote the view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_sum: Option<String>,
     /// The places that are stuck.
@@ -57,7 +57,6 @@ pub struct Gpu {
     pub uuid: String,
     /// The model in the configuration: `H100-80`.
     pub model: String,
-    /// The pool.
     pub pool: String,
     /// The mechanism of the pool: `mig`, `mps`, `mig+mps`, `timeslice`, `hami`.
     pub mechanism: String,
@@ -71,7 +70,8 @@ pub struct Gpu {
     /// Why the GPU cannot be used; None where it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// For each size of the pool's menu, largest first: how many jobs of this size have room now, if no other job starts.
+    /// For each size of the pool's menu, largest first: how many jobs of this size have room now, if no other job
+    /// starts.
     pub room: Vec<Room>,
     /// The slices, by position, then by job.
     pub slices: Vec<Slice>,
@@ -136,7 +136,6 @@ pub struct Owner {
     pub slice: u32,
     /// Name of the user.
     pub user: String,
-    /// Id of the user.
     pub uid: UserId,
     /// The account; None without accounting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,7 +162,8 @@ pub struct Usage {
     pub window: Option<u64>,
     /// Warnings that the job has had.
     pub warnings: u32,
-    /// When the policy will end the job if it stays idle, by the wall clock: seconds since 1970; None where no warning was given.
+    /// When the policy will end the job if it stays idle, by the wall clock: seconds since 1970; None where no warning
+    /// was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<u64>,
 }

@@ -50,10 +50,7 @@ impl Gpu {
             pool: pool.name.clone(),
             mechanism: pool.mechanism.name().to_owned(),
             partitions: pool.partitions.clone(),
-            memory_slices: match pool.mechanism.uses_mig() {
-                true => pool.geometry.memory_slices,
-                false => 0,
-            },
+            memory_slices: if pool.mechanism.uses_mig() { pool.geometry.memory_slices } else { 0 },
             mig: seen.mig.filter(|_| pool.switches_mig()),
             fault: seen.fault,
             room,
@@ -167,10 +164,7 @@ fn sizes(pool: &Pool, most: u32) -> Vec<&MenuEntry> {
 fn free(pool: &Pool, side: Side, held: &[&Lease]) -> u32 {
     let capacity = pool.layout.capacity.0;
     let here = held.iter().filter(|lease| lease.slice.side == side);
-    let taken = here.map(|lease| match lease.whole_device {
-        true => capacity,
-        false => lease.units.0,
-    });
+    let taken = here.map(|lease| if lease.whole_device { capacity } else { lease.units.0 });
     capacity.saturating_sub(taken.sum())
 }
 

@@ -51,7 +51,6 @@ pub struct Job {
     pub units: u32,
     /// Slurm's reason.
     pub reason: Option<String>,
-    /// The user.
     pub user: Option<String>,
 }
 
@@ -261,8 +260,8 @@ fn types(list: &str) -> Vec<&str> {
 }
 
 /// The counts of a Slurm before 23.11, whose `GresUsed` names the devices of which jobs have shares, and not how many:
-/// `shard:half:2(IDX:0-1),gpufrac:75`. The units of the node are spread over these devices in their order, because Slurm fills
-/// one device after the other.
+/// `shard:half:2(IDX:0-1),gpufrac:75`. The units of the node are spread over these devices in their order, because
+/// Slurm fills one device after the other.
 fn used_by_devices<'a>(all: &'a str, list: &str, name: &CountName) -> Vec<Used<'a>> {
     let (given, shared) = (indexes(list, "gpu:"), indexes(list, "shard:"));
     let mut devices = Vec::new();

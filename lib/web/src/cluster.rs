@@ -13,11 +13,7 @@ pub fn page(site: &Site) -> String {
     for node in &site.nodes {
         sums.add(node);
     }
-    let nodes = if site.nodes.len() == 1 {
-        "node"
-    } else {
-        "nodes"
-    };
+    let nodes = if site.nodes.len() == 1 { "node" } else { "nodes" };
     page.paragraph(format!("{} {nodes}, {}.", site.nodes.len(), sums.text()));
     page.title("Nodes");
     key(&mut page);
@@ -160,10 +156,7 @@ fn free(page: &mut Html, site: &Site) {
         }
     }
     let rows = rows.into_iter().map(|(partition, sizes)| {
-        let sizes = match sizes.is_empty() {
-            true => "none".to_owned(),
-            false => sizes.join(", "),
-        };
+        let sizes = if sizes.is_empty() { "none".to_owned() } else { sizes.join(", ") };
         vec![partition.into(), sizes.into()]
     });
     let caption = "Jobs of each size that have room if no other job starts";

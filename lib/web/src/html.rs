@@ -92,7 +92,6 @@ impl Html {
         self.raw("<h2>").text(title).raw("</h2>\n");
     }
 
-    /// A paragraph.
     pub fn paragraph(&mut self, text: impl Display) {
         self.raw("<p>").text(text).raw("</p>\n");
     }
@@ -128,7 +127,6 @@ impl Html {
         self.raw("</tbody></table></div>\n");
     }
 
-    /// The page.
     pub fn end(mut self) -> String {
         self.raw("</main></body></html>\n");
         self.0
@@ -137,7 +135,6 @@ impl Html {
 
 /// A cell of a table.
 pub enum Cell {
-    /// A text.
     Text(String),
     /// A page of the site and its name.
     Link(String, String),
@@ -164,9 +161,10 @@ mod tests {
         let part = |at: usize| {
             let value = u8::from_str_radix(&colour[at..at + 2], 16).unwrap();
             let value = f64::from(value) / 255.0;
-            match value <= 0.04045 {
-                true => value / 12.92,
-                false => ((value + 0.055) / 1.055).powf(2.4),
+            if value <= 0.04045 {
+                value / 12.92
+            } else {
+                ((value + 0.055) / 1.055).powf(2.4)
             }
         };
         0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)

@@ -1,7 +1,7 @@
 //! Static pages and JSON of a cluster: the map, each node, each job, waiting requests, a week of use.
 //!
-//! A page loads nothing: no script, no font, no picture, no style of another file. Texts of users and admins are escaped by
-//! `html::Html`, the only writer of pages.
+//! A page loads nothing: no script, no font, no picture, no style of another file. Texts of users and admins are
+//! escaped by `html::Html`, the only writer of pages.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -45,13 +45,11 @@ pub struct Site {
 /// Waiting requests of one size in one partition, for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Waiting {
-    /// The partition.
     pub partition: String,
     /// The request as Slurm shows it.
     pub size: String,
     /// Slurm's reason: `Resources`, `Priority`.
     pub reason: String,
-    /// Jobs.
     pub jobs: u32,
     /// When the first of them will start, as Slurm expects: seconds since 1970.
     pub starts: Option<u64>,
@@ -81,7 +79,6 @@ pub struct History {
     pub points: Vec<Point>,
 }
 
-/// A sample.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Seconds since 1970.
@@ -122,14 +119,12 @@ pub struct File {
     pub folder: &'static str,
     /// The name in the folder.
     pub name: String,
-    /// The content.
     pub text: String,
 }
 
 /// The file with the history of a job, from which the next export goes on.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JobFile {
-    /// [`VERSION`].
     pub version: u32,
     /// Slurm's id of the job.
     pub job: u32,
@@ -299,13 +294,11 @@ impl Cluster<'_> {
 /// Sums of slices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 struct Sums {
-    /// GPUs.
     gpus: u32,
     /// GPUs that cannot be used.
     faults: u32,
     /// Units of slices; 100 are a GPU.
     used_units: u32,
-    /// Slices.
     slices: u32,
     /// Slices that were idle for a minute or longer.
     idle: u32,

@@ -41,9 +41,10 @@ fn show(page: &mut Html, site: &Site, node: &Node, gpu: &Gpu) {
     let room: Vec<String> = room
         .map(|room| format!("{} of {}", room.jobs, room.fraction))
         .collect();
-    page.paragraph(match room.is_empty() {
-        true => "No size has room.".to_owned(),
-        false => format!("Room for jobs: {}.", room.join(", or ")),
+    page.paragraph(if room.is_empty() {
+        "No size has room.".to_owned()
+    } else {
+        format!("Room for jobs: {}.", room.join(", or "))
     });
     if !gpu.unleased.is_empty() {
         page.paragraph(format!(

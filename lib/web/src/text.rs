@@ -5,7 +5,6 @@ use std::time::{Duration, UNIX_EPOCH};
 /// The first second of the year 10000, in seconds since 1970; dates are shown with four digits.
 const YEAR_10000: u64 = 253_402_300_800;
 
-/// Units as GPUs.
 pub fn gpus(units: u32) -> String {
     let text = format!("{:.2}", f64::from(units) / 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -21,7 +20,6 @@ pub fn span(seconds: u64) -> String {
     }
 }
 
-/// MiB as GiB.
 pub fn gib(mib: u64) -> String {
     format!("{:.1}", mib as f64 / 1024.0)
 }

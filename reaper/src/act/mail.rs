@@ -84,7 +84,6 @@ pub fn recipient(mail_user: &str, user: &str, domain: Option<&str>) -> Option<St
 
 /// Whether a text is a user name, or a name and a host. An option, folder, pipe or file of a mail program begins with
 /// another character than a name does (`-`, `+`, `|`, `/`); the last two of these are not allowed anywhere in an
-/// address.
 fn is_address(text: &str) -> bool {
     let name = |text: &str| {
         let usual = |c: char| c.is_ascii_alphanumeric() || "._+-=".contains(c);
@@ -216,23 +215,21 @@ fn exemption(record: &Record, event: &Event, policy: &Policy) -> Option<String> 
 
 fn closing(record: &Record, attached: bool) -> String {
     let job = record.job;
-    match attached {
-        true => format!(
+    if attached {
+        format!(
             "The attached chart shows the activity of the whole job. `gpufrac why {job}` shows the samples and the decisions."
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "`gpufrac why {job}` shows the samples and the decisions, `gpufrac why {job} --svg FILE` writes a chart of them."
-        ),
+        )
     }
 }
 
 /// The message to the admins that warnings and reclaims are suspended. None without recipients.
 pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
     let node = plain(&breach.node);
-    let place = match breach.cluster {
-        true => "the cluster".to_owned(),
-        false => format!("node {node}"),
-    };
+    let place = if breach.cluster { "the cluster".to_owned() } else { format!("node {node}") };
     let cause = format!(
         "{} of {} slices of {place} look idle (limit {} %). The telemetry is probably faulty. Node {node} suspends \
          warnings and reclaims until fewer slices look idle. The circuit breaker opened at {}.",

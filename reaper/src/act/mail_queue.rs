@@ -13,7 +13,6 @@ use crate::act::mail::{self, MailError, Message};
 
 /// The time limit for one message.
 const LONGEST_DELIVERY: Duration = Duration::from_secs(10);
-/// The most waiting messages.
 const MOST_WAITING_MESSAGES: usize = 200;
 
 /// Waiting messages, and the results of earlier ones.
@@ -35,9 +34,10 @@ impl MailQueue {
         let thread = std::thread::spawn(move || {
             let log = JobLog::reaper();
             for (mail, message) in inbox {
-                let sent = match closed.load(Ordering::Relaxed) {
-                    true => Err(MailError::DaemonEnds),
-                    false => mail::send(&mail, &message, LONGEST_DELIVERY),
+                let sent = if closed.load(Ordering::Relaxed) {
+                    Err(MailError::DaemonEnds)
+                } else {
+                    mail::send(&mail, &message, LONGEST_DELIVERY)
                 };
                 if let Err(error) = sent {
                     count.fetch_add(1, Ordering::Relaxed);

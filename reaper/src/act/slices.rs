@@ -66,7 +66,6 @@ pub struct Unleased {
     gpu: String,
     /// NVML's id of the instance.
     gi_id: u32,
-    /// Its position.
     pub place: Placement,
 }
 
@@ -109,7 +108,8 @@ pub trait Slices {
     /// The driver refused a call, or a file could not be changed.
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError>;
 
-    /// Lets HAMi-core keep to a lease's limit of compute, or lifts it. Says whether there is a program that it holds for.
+    /// Lets HAMi-core keep to a lease's limit of compute, or lifts it. Says whether there is a program that it holds
+    /// for.
     ///
     /// # Errors
     /// The file of the job cannot be used.

@@ -12,7 +12,6 @@ use slurm_sys::release::{Release, Series};
 use super::slurm::SlurmError;
 use crate::clock::{Clock, SystemClock};
 
-/// A change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Change {
     /// Sends jobs that the node gave back to other nodes, each if another node could start it.
@@ -150,8 +149,8 @@ fn send_away(
     Ok(Way::Elsewhere)
 }
 
-/// Slurm lets a requeued job wait for two minutes because its nodes still know its last run; the node that is excluded now does
-/// not matter. slurmd before 23.11 may start a job without its prolog where it knows the last run.
+/// Slurm lets a requeued job wait for two minutes because its nodes still know its last run; the node that is excluded
+/// now does not matter. slurmd before 23.11 may start a job without its prolog where it knows the last run.
 fn starts_soon(job: &JobInfo) -> bool {
     let is_alone = job.node_count <= 1 || Release::BUILT_FOR.series() >= Series(23, 11);
     job.het_job_id == 0 && is_alone

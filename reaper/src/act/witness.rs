@@ -1,5 +1,5 @@
-//! Asks Slurm about jobs as soon as their slices are released. A round may wait longer for the driver than the epilog runs, and
-//! after a requeue Slurm knows only until the epilog ends why the run ended.
+//! Asks Slurm about jobs as soon as their slices are released. A round may wait longer for the driver than the epilog
+//! runs, and after a requeue Slurm knows only until the epilog ends why the run ended.
 
 use std::io;
 use std::path::Path;
@@ -37,7 +37,8 @@ pub enum WitnessError {
 pub struct Witness(Arc<Mutex<Vec<(BootTime, JobInfo)>>>);
 
 impl Witness {
-    /// Asks about each job whose slice is released, in a thread, until this process ends. `run`: the folder with the leases.
+    /// Asks about each job whose slice is released, in a thread, until this process ends. `run`: the folder with the
+    /// leases.
     ///
     /// # Errors
     /// The folder cannot be watched.

@@ -11,8 +11,8 @@ use gpufrac_node::state::put_back::{self, PutBack};
 use crate::act::slurm::SlurmError;
 use crate::act::slurm_node::{Change, Changed, NodeControl, Way};
 
-/// Seconds after which a job may come back although places still fail: another failure costs it one start, and no place may keep
-/// a job from its last node for ever.
+/// Seconds after which a job may come back although places still fail: another failure costs it one start, and no place
+/// may keep a job from its last node for ever.
 const AWAY: u64 = 600;
 /// Seconds that a job stays away at least: its predecessor on the place may be slow to end.
 const LEAST: u64 = 15;
@@ -49,8 +49,8 @@ impl Jobs {
         Jobs { asked: 0, count }
     }
 
-    /// Sends jobs away, and lets others return. `failing`: whether places of the node fail. Returns whether a job waits to be
-    /// sent away.
+    /// Sends jobs away, and lets others return. `failing`: whether places of the node fail. Returns whether a job waits
+    /// to be sent away.
     pub(super) fn care(
         &mut self,
         node: &Node,
@@ -66,9 +66,10 @@ impl Jobs {
         for some in new.chunks(MOST_JOBS) {
             let ways = change(slurm, node, Change::Leave(some.to_vec()))?;
             for (job, way) in some.iter().zip(ways) {
-                match sent(node, job, way, now, log)? {
-                    true => waits = true,
-                    false => drop(self.count.fetch_add(1, Ordering::Relaxed)),
+                if sent(node, job, way, now, log)? {
+                    waits = true;
+                } else {
+                    self.count.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Which jobs of root take the units of stuck places out of Slurm's count. Slurm chooses the device of a job, so jobs are submitted
-//! until each place has one; those that went astray end when the search does.
+//! Which jobs of root take the units of stuck places out of Slurm's count. Slurm chooses the device of a job, so jobs
+//! are submitted until each place has one; those that went astray end when the search does.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ const PAUSE: Duration = Duration::from_secs(600);
 /// Units of a device that no job is to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Want {
-    /// The device.
     pub(super) device: DeviceIndex,
     /// Its lost units.
     pub(super) units: Units,
@@ -28,7 +27,6 @@ pub(super) struct Want {
 pub(super) enum Step {
     /// Submits a job for this want.
     Submit(Want),
-    /// Cancels a job.
     Cancel(JobId),
 }
 
@@ -69,9 +67,10 @@ impl Search {
             return cancel();
         }
         let is_pending = others.iter().any(|job| job.device.is_none());
-        match is_pending || others.len() >= devices {
-            true => Vec::new(),
-            false => vec![Step::Submit(*want)],
+        if is_pending || others.len() >= devices {
+            Vec::new()
+        } else {
+            vec![Step::Submit(*want)]
         }
     }
 

@@ -24,10 +24,7 @@ impl Daemon {
         self.reports
             .report_once(&self.outside.log, Topic::Shared, told.err());
         // The counts of all nodes are read only if an action is due.
-        let cluster = match acts || self.breakers.cluster {
-            true => self.count_cluster(),
-            false => Ok(None),
-        };
+        let cluster = if acts || self.breakers.cluster { self.count_cluster() } else { Ok(None) };
         self.set_breaker(BreakerScope::Node, Some(&users));
         // A node that cannot read the counts must not close the breaker.
         if let Ok(count) = &cluster {

@@ -100,7 +100,8 @@ enum Why {
     NotYet,
 }
 
-/// Whether an answer was given during the run of the slice, or after its requeue. Slurm counts a requeue before the epilog begins.
+/// Whether an answer was given during the run of the slice, or after its requeue. Slurm counts a requeue before the
+/// epilog begins.
 fn is_of_run(key: &SliceKey, answer: &JobInfo) -> bool {
     [key.restart_count, key.restart_count + 1].contains(&answer.restart_count)
 }

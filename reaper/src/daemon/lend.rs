@@ -51,10 +51,8 @@ impl Daemon {
                 lifted.insert(slice);
             }
             if is_lifted != self.lifted.contains(&slice) {
-                let what = match is_lifted {
-                    true => "lifted, as its neighbours are idle",
-                    false => "in force again",
-                };
+                let what =
+                    if is_lifted { "lifted, as its neighbours are idle" } else { "in force again" };
                 let name = lease.name();
                 log.info(format!(
                     "job {name}: HAMi-core's limit of compute is {what}"

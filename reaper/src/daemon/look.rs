@@ -22,10 +22,7 @@ impl Daemon {
         let leases: Vec<&Lease> = self.watched.values().flat_map(WatchedJob::leases).collect();
         let all = leases.len();
         let leases: Vec<&Lease> = leases.into_iter().filter(seen).collect();
-        let scope = match leases.len() == all {
-            true => LookScope::All,
-            false => LookScope::OtherGpus,
-        };
+        let scope = if leases.len() == all { LookScope::All } else { LookScope::OtherGpus };
         let reaper = &self.node.config.reaper;
         let policy = |lease: &Lease| {
             let watched = self.watched.get(&lease.job_id);
@@ -59,7 +56,6 @@ impl Daemon {
     }
 
     /// Takes another sample of the slices of a job before it ends, in the shortest time in which activity can be
-    /// measured.
     pub(super) fn look_again(&mut self, job: JobId) {
         let Some(watched) = self.watched.get(&job) else {
             return;

@@ -41,9 +41,10 @@ impl Daemon {
             return None;
         }
         let nodes = watched.job.as_ref()?.nodes.clone();
-        let claimed = match self.breakers.node {
-            true => self.peers.withdraw(job),
-            false => self.peers.claim(key, length, now),
+        let claimed = if self.breakers.node {
+            self.peers.withdraw(job)
+        } else {
+            self.peers.claim(key, length, now)
         };
         let answer = claimed.and_then(|()| {
             // Reports are valid for two rounds, because the file system of the folder may cache files.

@@ -14,7 +14,8 @@ use crate::keep::shipping::{self, ShippingError};
 use crate::report::errors::Topic;
 
 impl Daemon {
-    /// Opens and closes folders as `PrivateData` says now. A change is followed before anything else of the round is written.
+    /// Opens and closes folders as `PrivateData` says now. A change is followed before anything else of the round is
+    /// written.
     pub(super) fn follow_private_data(&mut self) {
         let Some(privacy) = &mut self.outside.privacy else {
             return;
@@ -91,10 +92,7 @@ impl Daemon {
 
     /// Copies a record of a running job for its user.
     pub(super) fn copy_record(&self, record: &Record) -> Result<(), FileError> {
-        match self.hides_jobs() {
-            true => Own::of(&self.node).running(record),
-            false => Ok(()),
-        }
+        if self.hides_jobs() { Own::of(&self.node).running(record) } else { Ok(()) }
     }
 
     /// Keeps a record for the job's user beyond the end of the job.

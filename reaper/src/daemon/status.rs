@@ -89,10 +89,7 @@ impl Daemon {
             source: sample.source.name().to_owned(),
             idle: now.since(watch.last_active).as_secs(),
             window: stalled.map(|stalled| stalled.window.as_secs()),
-            warnings: match acts {
-                true => watch.escalation.warnings(),
-                false => 0,
-            },
+            warnings: if acts { watch.escalation.warnings() } else { 0 },
             ends: end.map(|end| self.outside.clock.unix(end)),
         })
     }
@@ -109,10 +106,7 @@ fn shown(place: &Stuck) -> stuck::Stuck {
         },
         since: place.since,
         failures: place.failures,
-        cause: Some(match place.by_user {
-            true => place.answer.clone(),
-            false => place.cause(),
-        }),
+        cause: Some(if place.by_user { place.answer.clone() } else { place.cause() }),
     }
 }
 

@@ -90,11 +90,7 @@ impl Daemon {
         } else {
             self.state.totals.dry_run += 1;
         }
-        let receiver = if job.batch {
-            "the batch script"
-        } else {
-            "its steps"
-        };
+        let receiver = if job.batch { "the batch script" } else { "its steps" };
         let detail = format!(
             "{signal} to {receiver}, {} for a checkpoint",
             words::span(end.since(now))
@@ -228,8 +224,5 @@ impl Daemon {
 
 /// The action that is possible for this job: a job without a script cannot be requeued.
 fn action(policy: &Policy, job: &JobInfo) -> Action {
-    match job.can_requeue {
-        true => policy.action,
-        false => Action::Cancel,
-    }
+    if job.can_requeue { policy.action } else { Action::Cancel }
 }

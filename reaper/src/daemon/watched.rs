@@ -15,7 +15,8 @@ use crate::key::Key;
 use crate::measure::sample::{Activity, Sample, Source};
 use crate::report::metrics::SliceMetrics;
 
-/// The state of a watched job with its leases on this node: one, or several if each task has a slice or the job has several GPUs.
+/// The state of a watched job with its leases on this node: one, or several if each task has a slice or the job has
+/// several GPUs.
 pub(super) struct WatchedJob {
     /// The first lease. Properties of the job, such as its user and its wish, are the same in all leases.
     pub(super) lease: Lease,
@@ -49,7 +50,6 @@ impl JobLeases {
     }
 }
 
-/// The size of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordSize {
     points: usize,
@@ -127,9 +127,10 @@ impl WatchedJob {
         interval: Duration,
     ) {
         let wish = self.lease.idle_wish;
-        let gap = match self.watch.is_suspect(policy, wish, self.watch.sampled) {
-            true => LONGEST_SUSPECT_GAP_ROUNDS,
-            false => LONGEST_GAP_ROUNDS,
+        let gap = if self.watch.is_suspect(policy, wish, self.watch.sampled) {
+            LONGEST_SUSPECT_GAP_ROUNDS
+        } else {
+            LONGEST_GAP_ROUNDS
         };
         self.watch.observe(now, &samples, interval * gap);
         let at = now.since(self.watch.began);
@@ -157,7 +158,6 @@ impl WatchedJob {
         self.leases().zip(&self.samples)
     }
 
-    /// The metrics of the slices.
     pub(super) fn metrics(&self, now: BootTime) -> impl Iterator<Item = SliceMetrics> {
         let leases = self.leases().enumerate();
         leases.map(move |(number, lease)| self.metrics_of(lease, self.samples.get(number), now))

@@ -119,7 +119,6 @@ impl Count {
     }
 }
 
-/// The counts of each user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UserCounts(BTreeMap<UserId, Count>);

@@ -21,10 +21,8 @@ use crate::judge::stall::Stalled;
 pub struct Escalation {
     /// The stall of the first warning.
     stall: Option<Stall>,
-    /// The times of the warnings.
     warned: Vec<BootTime>,
     /// The announced end, without the time for a checkpoint. The job does not end earlier, even if the policy
-    /// changes.
     promised: BootTime,
     /// The time of the signal.
     signalled: Option<BootTime>,
@@ -39,7 +37,6 @@ pub struct Escalation {
 pub enum Step {
     /// No step is due.
     None,
-    /// A warning.
     Warn {
         /// The earliest end of the job.
         end: BootTime,
@@ -75,7 +72,6 @@ impl Escalation {
         })
     }
 
-    /// The time of the first warning.
     pub fn first_warning(&self) -> Option<BootTime> {
         self.warned.first().copied()
     }
@@ -92,11 +88,12 @@ impl Escalation {
         }
         let end = self.end(stalled);
         if let Some(before) = policy.warn.get(self.warned.len()) {
-            return match now + *before >= end {
-                true => Step::Warn {
+            return if now + *before >= end {
+                Step::Warn {
                     end: end.max(now + *before) + grace(policy),
-                },
-                false => Step::None,
+                }
+            } else {
+                Step::None
             };
         }
         if now < end {
@@ -247,13 +244,7 @@ mod tests {
 
     #[test]
     fn one_use_a_second_before_the_end_restarts_the_window() {
-        let look = |second| {
-            Some(if second == 99 {
-                Activity::Busy
-            } else {
-                Activity::Idle
-            })
-        };
+        let look = |second| Some(if second == 99 { Activity::Busy } else { Activity::Idle });
         let steps = play(&policy(&[30], None), look, 198);
         assert_eq!(
             steps,

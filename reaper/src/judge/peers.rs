@@ -26,7 +26,6 @@ use crate::key::Key;
 const VERSION: u32 = 1;
 /// The format version of a node's counts; version 2 has them by user.
 const COUNT_VERSION: u32 = 2;
-/// The mode of the files.
 const FILE_MODE: u32 = 0o644;
 
 /// A claim: the node's part of a job is stalled.
@@ -47,7 +46,6 @@ struct Claim {
 pub struct LeaseCount {
     version: u32,
     at_unix: u64,
-    /// The counts of each user.
     pub users: UserCounts,
     /// When the node last saw the breaker of the cluster open, in seconds since 1970; 0 if never.
     opened_unix: u64,
@@ -223,10 +221,7 @@ impl Peers {
             }
             stalled = stalled.min(Duration::from_millis(claim.stalled_ms));
         }
-        match first == self.node {
-            true => Ok(stalled),
-            false => Err(PeerError::Follower(first)),
-        }
+        if first == self.node { Ok(stalled) } else { Err(PeerError::Follower(first)) }
     }
 
     /// Writes the counts of this node, rarely, because a thousand nodes do so.
@@ -328,7 +323,6 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The counts of one user.
     fn users(leases: u32, stalled: u32) -> UserCounts {
         let mut users = UserCounts::default();
         users.add(UserId(1000), Count { leases, stalled });

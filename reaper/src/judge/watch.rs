@@ -1,5 +1,4 @@
-//! The state of a job's slices on this node from sample to sample, and the start of their stalls. No I/O, no own
-//! clock.
+//! The state of a job's slices on this node from sample to sample, and the start of their stalls. No I/O, no own clock.
 
 use std::time::Duration;
 

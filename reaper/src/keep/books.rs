@@ -39,8 +39,8 @@ pub trait Books {
     /// The file cannot be written.
     fn save_running(&self, running: Running) -> Result<(), FileError>;
 
-    /// Takes up what an earlier run of the daemon wrote. After a boot it records the slices that ran when the node went down, as
-    /// no epilog did, and the GPUs.
+    /// Takes up what an earlier run of the daemon wrote. After a boot it records the slices that ran when the node went
+    /// down, as no epilog did, and the GPUs.
     ///
     /// # Errors
     /// A file cannot be read or written.

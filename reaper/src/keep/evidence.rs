@@ -27,15 +27,11 @@ pub struct Record {
     pub restart_count: u32,
     /// The user name.
     pub user: String,
-    /// The user id.
     pub uid: UserId,
     /// The account of the job.
     pub account: Option<String>,
-    /// The partition.
     pub partition: String,
-    /// The node.
     pub node: String,
-    /// The pool.
     pub pool: String,
     /// The fraction of the GPU as a decimal.
     pub fraction: String,
@@ -50,7 +46,6 @@ pub struct Record {
     /// When the lease was written, in seconds since 1970.
     pub created_unix: u64,
     /// When the first sample was taken, in seconds since 1970. Later times in the record count from here, by the boot
-    /// clock.
     pub began_unix: u64,
     /// Activity and memory over time.
     pub series: Series,
@@ -117,11 +112,7 @@ impl Point {
             busy: self.busy + later.busy,
             peak: self.peak.max(later.peak),
             memory_mib: self.memory_mib.max(later.memory_mib),
-            source: if later.samples > 0 {
-                later.source
-            } else {
-                self.source
-            },
+            source: if later.samples > 0 { later.source } else { self.source },
         }
     }
 }
@@ -156,7 +147,6 @@ impl Series {
     }
 }
 
-/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
@@ -194,7 +184,6 @@ impl Decision {
 pub struct Event {
     /// The time in milliseconds after the start of the record.
     pub at_ms: u64,
-    /// The decision.
     pub decision: Decision,
     /// Whether it was only logged, and not carried out.
     pub dry_run: bool,

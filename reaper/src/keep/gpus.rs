@@ -79,12 +79,11 @@ pub fn count(before: Vec<GpuTime>, now: Vec<GpuTime>) -> Counted {
             },
             ..gpu.clone()
         };
-        match whole.boot.until - whole.boot.from >= LONGEST_S {
-            true => {
-                counted.over.push(whole);
-                counted.on.push(gpu);
-            }
-            false => counted.on.push(whole),
+        if whole.boot.until - whole.boot.from >= LONGEST_S {
+            counted.over.push(whole);
+            counted.on.push(gpu);
+        } else {
+            counted.on.push(whole)
         }
     }
     counted.over.extend(before.into_iter().flatten());

@@ -28,7 +28,6 @@ struct Metered {
 /// A sample of a slice, and what else is known of the slice's time.
 #[derive(Debug)]
 pub struct Reading<'a> {
-    /// The slice.
     pub lease: &'a Lease,
     /// The last sample.
     pub sample: &'a Sample,
@@ -75,8 +74,8 @@ impl Meter {
         meter
     }
 
-    /// Begins with new slices, and drops those whose leases are gone. Slices that are being released stay: their epilogs are
-    /// yet to read the sums.
+    /// Begins with new slices, and drops those whose leases are gone. Slices that are being released stay: their
+    /// epilogs are yet to read the sums.
     pub fn sync(&mut self, leases: &[Lease], now: BootTime) {
         self.slices.retain(|key, _| {
             let mut leases = leases.iter();
@@ -113,19 +112,13 @@ impl Meter {
             metered.until = now;
             let here = |other: &&Reading<'_>| other.lease.slice.gpu_uuid == *gpu;
             let all: f64 = readings.iter().filter(here).map(Reading::weight).sum();
-            let part = match all > 0.0 {
-                true => reading.weight() / all,
-                false => 0.0,
-            };
+            let part = if all > 0.0 { reading.weight() / all } else { 0.0 };
             let energy_mj = used
                 .get(gpu)
                 .map(|&used| (used, (used as f64 * part) as u64));
             metered.tally.add(Elapsed {
                 time,
-                kind: match time > longest {
-                    true => Kind::Unknown,
-                    false => reading.kind(),
-                },
+                kind: if time > longest { Kind::Unknown } else { reading.kind() },
                 activity: reading.activity(),
                 memory: reading.sample.memory,
                 source: reading.sample.source.name(),
@@ -134,7 +127,8 @@ impl Meter {
         }
     }
 
-    /// Millijoules of each GPU since the last look. None after the first look, or where the counter began again with the driver.
+    /// Millijoules of each GPU since the last look. None after the first look, or where the counter began again with
+    /// the driver.
     fn energy_since(&mut self, counters: &HashMap<String, u64>) -> HashMap<String, u64> {
         let used = counters.iter().filter_map(|(gpu, now)| {
             let before = self.energy.get(gpu)?;
@@ -164,7 +158,6 @@ impl Meter {
         metered.is_some_and(|metered| metered.tally.ended == Some(Ended::Reclaimed))
     }
 
-    /// The sums.
     pub fn tallies(&self) -> Tallies {
         Tallies {
             boot_id: boot_id(),

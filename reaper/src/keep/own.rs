@@ -125,8 +125,8 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Removes copies of kept records that were last changed before `before`, a time since 1970. In the shared folder each node
-    /// removes its own.
+    /// Removes copies of kept records that were last changed before `before`, a time since 1970. In the shared folder
+    /// each node removes its own.
     ///
     /// # Errors
     /// A folder cannot be read or written.

@@ -1,5 +1,5 @@
-//! Learns Slurm's `PrivateData`: from this host's slurm.conf as libslurm reads it, as slurmd does. slurmctld is not asked, because
-//! each node would ask it all the time.
+//! Learns Slurm's `PrivateData`: from this host's slurm.conf as libslurm reads it, as slurmd does. slurmctld is not
+//! asked, because each node would ask it all the time.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use slurm_sys::client;
 
 use crate::act::slurm::{self, SlurmError};
 
-/// Where slurm.conf is, unless `SLURM_CONF` says it: in Debian's packages, and where slurmd keeps the file that it got from slurmctld.
+/// Where slurm.conf is, unless `SLURM_CONF` says it: in Debian's packages, and where slurmd keeps the file that it got
+/// from slurmctld.
 const FILES: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
 /// Rounds after which the files are read again although none changed: slurm.conf may include files of other folders.
 const ROUNDS_BETWEEN_READINGS: u64 = 60;

@@ -124,7 +124,6 @@ pub(super) fn name(job: JobId) -> String {
     format!("{job}.json")
 }
 
-/// The name of a kept record.
 pub(super) fn kept_name(record: &Record) -> String {
     format!("{}-{}.json", record.job, record.created_unix)
 }

@@ -1,8 +1,9 @@
-//! Copies the node's usage records to the folder that nodes share, `<shared>/usage/DAY/NODE.jsonl`, where a report reads the
-//! records of all nodes. The node's own file stays the truth.
+//! Copies the node's usage records to the folder that nodes share, `<shared>/usage/DAY/NODE.jsonl`, where a report
+//! reads the records of all nodes. The node's own file stays the truth.
 //!
-//! The copy goes on where the last one ended: at an offset of a file that its inode identifies, as logrotate renames the file.
-//! The offset is written after the lines. A daemon that dies in between finds its lines at the end of the copies and skips them.
+//! The copy goes on where the last one ended: at an offset of a file that its inode identifies, as logrotate renames
+//! the file. The offset is written after the lines. A daemon that dies in between finds its lines at the end of the
+//! copies and skips them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -26,8 +27,8 @@ const OWN_POSITION: &str = "shipped-own.json";
 const MOST_BYTES: u64 = 1 << 20;
 /// Bytes at the end of a copy where lines are looked for that were copied before: all of one copy.
 const TAIL_BYTES: u64 = 2 * MOST_BYTES;
-/// Bytes before and after the beginning of a copy where the records of slices are looked for. The line about the end of a slice is written
-/// within minutes of its record, before or after it.
+/// Bytes before and after the beginning of a copy where the records of slices are looked for. The line about the end of
+/// a slice is written within minutes of its record, before or after it.
 const NEAR_BYTES: u64 = 4 * MOST_BYTES;
 /// Copies of a minute: after a long failure the rest has time.
 const MOST_COPIES: usize = 8;
@@ -44,9 +45,7 @@ pub enum ShippingError {
     Io {
         /// "read" or "write".
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
 }
@@ -64,13 +63,13 @@ impl ShippingError {
 /// How far the records were copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
-    /// The file.
     inode: u64,
     /// The first byte that was not copied.
     offset: u64,
 }
 
-/// Copies what was added since the last time. Says whether more is left. `shared`: the folder of the nodes, which must exist.
+/// Copies what was added since the last time. Says whether more is left. `shared`: the folder of the nodes, which must
+/// exist.
 ///
 /// # Errors
 /// A file cannot be read or written. What was not copied is copied the next time.
@@ -89,11 +88,10 @@ pub fn ship(state: &Path, shared: &Path, node: &str) -> Result<bool, ShippingErr
     batch.done(&state, POSITION)
 }
 
-/// As [`ship`], into the folders of users ([`private::own`]): of each user only the user's own lines, in `<shared>/own/UID/usage/DAY`,
-/// or in `<state>/own/UID/usage` on a node without a shared folder.
+/// As [`ship`], into the folders of users ([`private::own`]): of each user only the user's own lines, in
+/// `<shared>/own/UID/usage/DAY`, or in `<state>/own/UID/usage` on a node without a shared folder.
 ///
 /// # Errors
-/// As [`ship`].
 pub fn ship_own(state: &Path, shared: Option<&Path>, node: &str) -> Result<bool, ShippingError> {
     let folder = state;
     let state = RootDir::open(folder)?;
@@ -248,8 +246,8 @@ fn next(
     Ok((from.offset < current.len()).then(|| (usage::FILE.to_owned(), from)))
 }
 
-/// Lines by the day, in UTC, on which the time of each ended. What is no record belongs to no day: a line that a full disk or
-/// a power failure cut.
+/// Lines by the day, in UTC, on which the time of each ended. What is no record belongs to no day: a line that a full
+/// disk or a power failure cut.
 fn by_day(text: &str) -> BTreeMap<String, Vec<&str>> {
     let mut days: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for line in text.lines() {
@@ -285,7 +283,8 @@ impl Owners {
         self.known.get(key).copied()
     }
 
-    /// Looks for the slices of which the lines of a copy have no record, in one pass over the file near the beginning of the copy.
+    /// Looks for the slices of which the lines of a copy have no record, in one pass over the file near the beginning
+    /// of the copy.
     fn look_for(&mut self, path: &Path, offset: u64) -> std::io::Result<()> {
         let known = &self.known;
         self.wanted.retain(|key| !known.contains_key(key));

@@ -105,7 +105,6 @@ pub struct State {
     /// When breakers were last open.
     #[serde(default)]
     pub opened: LastOpen,
-    /// The counters.
     pub totals: Totals,
 }
 

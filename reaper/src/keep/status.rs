@@ -1,10 +1,10 @@
 //! The file that `gpufrac status`, `top` and `web` read: `<run>/reaper/status.json` of the node, and
 //! `<shared>/status/NODE.json` where the nodes share a folder.
 //!
-//! Where Slurm's `PrivateData` hides jobs or nodes, these files have no owners, or root alone may read them. Then each user finds
-//! what the user may see in `own/UID/status/NODE.json` of `<run>` and of the shared folder, and root finds all there (`own/0`).
-//! A node may have as many users as slices: their files are written when a slice comes or goes, else as seldom as copies; those for
-//! all and for root in each round.
+//! Where Slurm's `PrivateData` hides jobs or nodes, these files have no owners, or root alone may read them. Then each
+//! user finds what the user may see in `own/UID/status/NODE.json` of `<run>` and of the shared folder, and root finds
+//! all there (`own/0`). A node may have as many users as slices: their files are written when a slice comes or goes,
+//! else as seldom as copies; those for all and for root in each round.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ const FILE: &str = "status.json";
 const SHARED: &str = "status";
 const FOLDER_MODE: u32 = 0o755;
 
-/// The most seconds between two copies while no slice comes or goes: the file system of the nodes must not get a write of each node
-/// in each round.
+/// The most seconds between two copies while no slice comes or goes: the file system of the nodes must not get a write
+/// of each node
 const PAUSE: u32 = 60;
 
 /// The reasons why a file was not written.
@@ -55,9 +55,10 @@ pub trait Board {
 /// The part of a node that all users may see, and the mode of its file.
 fn for_all(node: &Node, private: PrivateData) -> (Node, u32) {
     let mode = if private.nodes { 0o600 } else { 0o644 };
-    match private.jobs {
-        true => (without_others(node, None), mode),
-        false => (node.clone(), mode),
+    if private.jobs {
+        (without_others(node, None), mode)
+    } else {
+        (node.clone(), mode)
     }
 }
 

@@ -37,9 +37,10 @@ impl JobGroups {
         let names = [format!("slurm_{node}"), "slurm".to_owned()];
         let (mut roots, mut mounts) = (Vec::new(), Vec::new());
         for (mount, version2) in table.lines().filter_map(cgroup_mount) {
-            match version2 {
-                false => roots.extend(names.iter().map(|name| mount.join(name))),
-                true => mounts.push(mount),
+            if !version2 {
+                roots.extend(names.iter().map(|name| mount.join(name)))
+            } else {
+                mounts.push(mount)
             }
         }
         let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
@@ -56,7 +57,6 @@ impl JobGroups {
     }
 
     /// The number of CPU cores that a job kept busy since the last call for it; None at the first call, or if that is
-    /// unknown.
     pub fn cores(&mut self, lease: &Lease, now: BootTime) -> Option<f64> {
         let used = self.seconds(lease)?;
         let (before, then) = self.last.insert(Key::of(lease), (now, used))?;
@@ -151,12 +151,12 @@ fn holds_process(group: &Path) -> bool {
         .any(|entry| holds_process(&entry.path()))
 }
 
-/// The step in which a job's container is: it is not suspended with the others, nor are Slurm's own programs, which version 2
-/// has in groups of this name.
+/// The step in which a job's container is: it is not suspended with the others, nor are Slurm's own programs, which
+/// version 2 has in groups of this name.
 const NOT_SUSPENDED: [&str; 2] = ["step_extern", "slurm"];
 
-/// Whether all processes in a group and in those below are frozen; None where there is no process, or where the hierarchy
-/// freezes nothing.
+/// Whether all processes in a group and in those below are frozen; None where there is no process, or where the
+/// hierarchy freezes nothing.
 fn is_frozen(group: &Path) -> Option<bool> {
     let is_empty = |text: String| text.trim().is_empty();
     let own = match fs::read_to_string(group.join("cgroup.procs")).map(is_empty) {
@@ -167,7 +167,8 @@ fn is_frozen(group: &Path) -> Option<bool> {
     both.into_iter().flatten().reduce(|one, other| one && other)
 }
 
-/// The same of the groups below alone: with version 1 slurmstepd is in the group of the job itself, and is never frozen.
+/// The same of the groups below alone: with version 1 slurmstepd is in the group of the job itself, and is never
+/// frozen.
 fn is_frozen_below(group: &Path) -> Option<bool> {
     let entries = fs::read_dir(group).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -177,8 +178,8 @@ fn is_frozen_below(group: &Path) -> Option<bool> {
     below.reduce(|one, other| one && other)
 }
 
-/// `freezer.state` of version 1 says it also for a group above (cgroup-v1/freezer-subsystem.rst), `cgroup.events` of version 2
-/// too (cgroup-v2.rst).
+/// `freezer.state` of version 1 says it also for a group above (cgroup-v1/freezer-subsystem.rst), `cgroup.events` of
+/// version 2 too (cgroup-v2.rst).
 fn says_frozen(group: &Path) -> Option<bool> {
     if let Ok(state) = fs::read_to_string(group.join("freezer.state")) {
         return Some(state.trim() == "FROZEN");

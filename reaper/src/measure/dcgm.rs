@@ -42,25 +42,18 @@ pub enum DcgmError {
     /// The connection failed.
     #[error("`{url}`: {source}")]
     Connection {
-        /// The endpoint.
         url: ExporterUrl,
         /// The error of the system.
         source: io::Error,
     },
     /// The answer is not a page of metrics.
     #[error("the answer of `{url}` is not used: {source}")]
-    Page {
-        /// The endpoint.
-        url: ExporterUrl,
-        /// The cause.
-        source: PageError,
-    },
+    Page { url: ExporterUrl, source: PageError },
     /// A process of a user accepted the connection; it could report false values for other jobs.
     #[error(
         "`{url}`: user {owner} runs the program that answers there; run the exporter as a system user"
     )]
     User {
-        /// The endpoint.
         url: ExporterUrl,
         /// The user id of the socket.
         owner: UserId,
@@ -71,7 +64,6 @@ pub enum DcgmError {
         others(.found)
     )]
     NoActivity {
-        /// The endpoint.
         url: ExporterUrl,
         /// Metrics of profiling that the answer has instead.
         found: Vec<String>,
@@ -80,10 +72,7 @@ pub enum DcgmError {
     #[error(
         "`{url}`: cannot tell whose process answers there; run the exporter in the network namespace of the node"
     )]
-    UnknownOwner {
-        /// The endpoint.
-        url: ExporterUrl,
-    },
+    UnknownOwner { url: ExporterUrl },
 }
 
 /// What an answer without the activity has instead.
@@ -233,7 +222,6 @@ impl Dcgm {
 
 /// The metrics of profiling on a page that must have the activity and does not; None if it has it, or need not: while
 /// the exporter starts or loads its list again its page is empty, and GPUs in MIG mode without instances have no
-/// activity.
 fn instead_of_activity(lines: &[Line<'_>]) -> Option<Vec<String>> {
     if lines.iter().any(Line::is_activity) {
         return None;
@@ -285,7 +273,8 @@ fn line(text: &str) -> Option<Line<'_>> {
 mod tests {
     use super::*;
 
-    /// The output of dcgm-exporter up to 4.8 for a GPU with two instances (as in NVIDIA/dcgm-exporter issues 490 and 512).
+    /// The output of dcgm-exporter up to 4.8 for a GPU with two instances (as in NVIDIA/dcgm-exporter issues 490 and
+    /// 512).
     const TEXT: &str = r#"# HELP DCGM_FI_PROF_GR_ENGINE_ACTIVE Ratio of time the graphics engine is active.
 # TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-aa",pci_bus_id="00000000:07:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-40GB",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7",Hostname="gn01"} 0.250000

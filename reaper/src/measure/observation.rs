@@ -166,10 +166,11 @@ impl Observation<'_> {
             return (source, Some(share), Activity::Busy);
         }
         let whose = |process: &Utilization| self.is_mine(process.pid).is_none();
-        match used.iter().any(whose) {
+        if used.iter().any(whose) {
             // An MPS server, or a process that started and ended between two samples.
-            true => (source, None, self.among_tenants(contexts)),
-            false => (source, Some(share), Activity::Idle),
+            (source, None, self.among_tenants(contexts))
+        } else {
+            (source, Some(share), Activity::Idle)
         }
     }
 
@@ -237,7 +238,6 @@ impl Observation<'_> {
     }
 
     /// Memory that the job may use in all of its shares, because it is not known which of its processes uses which
-    /// share.
     fn memory_share(&self) -> MemoryMib {
         let own = self
             .neighbours

@@ -30,7 +30,6 @@ pub enum Source {
 }
 
 impl Source {
-    /// All sources.
     pub const ALL: [Source; 6] = [
         Source::Gpm,
         Source::Dcgm,
@@ -87,7 +86,6 @@ pub enum Excess {
     Memory {
         /// The memory in use.
         held: MemoryMib,
-        /// The limit.
         share: MemoryMib,
     },
     /// Processes that do not use the MPS control daemon of their pool.
@@ -114,9 +112,7 @@ impl fmt::Display for Excess {
 /// The data of one sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The source.
     pub source: Source,
-    /// The activity.
     pub activity: Activity,
     /// The busy part of the time, 0 to 1; None if the source has no figure.
     pub busy_share: Option<f64>,
@@ -142,7 +138,6 @@ impl Sample {
     }
 
     /// The sample of a job from those of its slices: the busiest slice decides. If one activity is unknown, that of
-    /// the job is.
     pub fn of_job(samples: &[Sample]) -> Sample {
         let busiest = samples.iter().max_by(|one, other| {
             let share = |sample: &Sample| sample.busy_share.unwrap_or_default();
@@ -171,7 +166,6 @@ impl Sample {
 /// The samples of all slices of a node.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// The samples by slice.
     pub samples: HashMap<SliceId, Sample>,
     /// Energy counters of the GPUs in millijoules, by UUID; of those that have one.
     pub energy: HashMap<String, u64>,

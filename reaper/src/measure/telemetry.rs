@@ -46,7 +46,6 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// The telemetry of a node.
     pub fn new(node: &Node) -> Telemetry {
         let exporter = node.config.reaper.dcgm_exporter.clone();
         Telemetry {
@@ -178,12 +177,13 @@ impl Telemetry {
             dcgm,
             owners: &self.owners,
             policy,
-            cores: match measured {
+            cores: if measured {
                 // Not read, because it takes longer than everything else.
-                true => None,
-                false => *cores
+                None
+            } else {
+                *cores
                     .entry(Key::of(lease))
-                    .or_insert_with(|| self.groups.cores(lease, self.clock.now())),
+                    .or_insert_with(|| self.groups.cores(lease, self.clock.now()))
             },
         }
         .sample()
@@ -191,7 +191,6 @@ impl Telemetry {
 
     /// The start of the time for which the driver's records are read, in microseconds of the wall clock, which the
     /// driver uses. An error if the wall clock was set since the last sample, because the records cannot be assigned
-    /// then.
     fn interval(&mut self) -> Result<u64, NoHistory> {
         let (now, wall) = (self.clock.now(), self.clock.unix_now());
         let Some((then, wall_then)) = self.last.replace((now, wall)) else {
@@ -199,10 +198,7 @@ impl Telemetry {
         };
         let passed = now.since(then);
         let by_wall = Duration::from_secs(wall.saturating_sub(wall_then));
-        let by_wall = match wall < wall_then {
-            true => return Err(NoHistory::ClockSetBack),
-            false => by_wall,
-        };
+        let by_wall = if wall < wall_then { return Err(NoHistory::ClockSetBack) } else { by_wall };
         // Whole seconds of the wall clock are inexact by one in both directions.
         if by_wall.abs_diff(passed) > LARGEST_CLOCK_DRIFT + Duration::from_secs(1) {
             return Err(NoHistory::ClockSet);

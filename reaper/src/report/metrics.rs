@@ -35,7 +35,6 @@ pub struct Snapshot {
     pub unleased_instances: u32,
     /// Leases, in any state, whose job has ended.
     pub overdue_leases: u32,
-    /// Places that are stuck.
     pub stuck_places: u32,
     /// Units that are lost with them; 100 are a GPU.
     pub stuck_units: u32,
@@ -50,7 +49,6 @@ pub struct Snapshot {
 /// The metrics of a pool on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolMetrics {
-    /// The pool.
     pub pool: String,
     /// GPUs that node-setup found.
     pub gpus: u32,
@@ -91,7 +89,6 @@ pub(crate) fn lost_units(stuck: &[Stuck], pools: &[PoolMetrics]) -> u32 {
     lost.into_values().map(|units| units.min(100)).sum()
 }
 
-/// The metrics of a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceMetrics {
     /// Slurm's id of the job.
@@ -100,9 +97,7 @@ pub struct SliceMetrics {
     pub user: String,
     /// The account; empty if there is none.
     pub account: String,
-    /// The partition.
     pub partition: String,
-    /// The pool.
     pub pool: String,
     /// The UUID of the GPU.
     pub gpu: String,

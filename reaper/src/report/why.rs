@@ -19,7 +19,6 @@ const MOST_RECORD_BYTES: u64 = 4 << 20;
 /// The reasons why a record cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyError {
-    /// The text is not the id of a job.
     #[error(
         "`{text}` is not the id of one job: write the id that `squeue -o %A` and `sacct -o JobIDRaw` print, also for tasks of an array and components of a het job"
     )]
@@ -30,27 +29,19 @@ pub enum WhyError {
     /// A folder or file could not be read.
     #[error("reading `{}` failed: {source}", path.display())]
     Read {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// Another version of gpufrac wrote the record.
     #[error("`{}` is of version {found}, this gpufrac reads version {VERSION}", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
         /// The version of the record.
         found: u64,
     },
     /// The file is not a record, or is that of another job.
     #[error("`{}` is damaged: {reason}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
 }
 
 /// The records of a job.
@@ -155,9 +146,10 @@ fn read(job: JobId, path: &Path) -> Result<Option<Record>, WhyError> {
     }
     let record: Record =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-    match record.job == job {
-        true => Ok(Some(record)),
-        false => Err(damaged(format!("it is of job {}", record.job))),
+    if record.job == job {
+        Ok(Some(record))
+    } else {
+        Err(damaged(format!("it is of job {}", record.job)))
     }
 }
 
@@ -274,13 +266,9 @@ fn measured(record: &Record) -> String {
     )
 }
 
-/// An event as a sentence.
 fn sentence(record: &Record, event: &Event) -> String {
     let when = event_time(record, event.at_ms);
-    let dry_run = match event.dry_run {
-        true => " in dry-run (logged only)",
-        false => "",
-    };
+    let dry_run = if event.dry_run { " in dry-run (logged only)" } else { "" };
     let what = done(event.decision);
     let detail = match event.detail.as_str() {
         "" => String::new(),

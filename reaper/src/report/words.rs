@@ -20,7 +20,6 @@ pub(crate) fn utc(unix: u64) -> String {
     text.to_string().replace('T', " ").replace('Z', " UTC")
 }
 
-/// The time of an event.
 pub(crate) fn event_time(record: &Record, at_ms: u64) -> String {
     utc(record.began_unix.saturating_add(at_ms / 1000))
 }
@@ -34,7 +33,6 @@ pub(crate) fn span(length: Duration) -> String {
     humantime::format_duration(Duration::from_secs(seconds)).to_string()
 }
 
-/// As [`span`].
 pub(crate) fn span_ms(length: u64) -> String {
     span(Duration::from_millis(length))
 }

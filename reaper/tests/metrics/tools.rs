@@ -50,9 +50,10 @@ pub fn run(command: &mut Command) -> Result<String, String> {
     let output = output.map_err(|error| format!("{command:?}: {error}"))?;
     let told = [output.stdout, output.stderr].concat();
     let told = String::from_utf8_lossy(&told).into_owned();
-    match output.status.success() {
-        true => Ok(told),
-        false => Err(format!("{command:?}: {told}")),
+    if output.status.success() {
+        Ok(told)
+    } else {
+        Err(format!("{command:?}: {told}"))
     }
 }
 
@@ -129,9 +130,10 @@ impl Prometheus {
         let answer = answer.map_err(|error| error.to_string())?;
         let text = answer.as_str().unwrap();
         let answer: Value = serde_json::from_str(text).map_err(|_| text.to_owned())?;
-        match answer["status"] == "success" {
-            true => Ok(answer["data"].clone()),
-            false => Err(answer["error"].to_string()),
+        if answer["status"] == "success" {
+            Ok(answer["data"].clone())
+        } else {
+            Err(answer["error"].to_string())
         }
     }
 

@@ -241,7 +241,6 @@ const BOB: u32 = 1001;
 const EVE: u32 = 1002;
 
 /// Eve's idle slices are most of the node's, as with faulty telemetry; Bob's busy slices show that the telemetry
-/// works.
 #[test]
 fn idle_slices_of_one_user_do_not_open_the_breaker() {
     for number in 0..10 {

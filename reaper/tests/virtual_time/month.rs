@@ -113,9 +113,10 @@ fn plans(dice: &mut Rng) -> Vec<Plan> {
                 plan.stalled = most.min(MINUTE * 480);
                 left -= plan.slice_minutes(plan.stalled);
                 // Half of the jobs hold a context meanwhile.
-                plan.parts.push(match dice.bool() {
-                    true => Part::Program(vec![(0.0, plan.stalled)]),
-                    false => Part::Pause(plan.stalled),
+                plan.parts.push(if dice.bool() {
+                    Part::Program(vec![(0.0, plan.stalled)])
+                } else {
+                    Part::Pause(plan.stalled)
                 });
             }
         }

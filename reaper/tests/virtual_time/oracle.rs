@@ -76,9 +76,10 @@ impl Oracle<'_> {
             Some(decided) if how != How::ByItself => self.judge_end(decided)?,
             _ => {}
         }
-        match is_prompt {
-            true => self.judge_delay(self.run.decided.unwrap_or(end)),
-            false => Ok(()),
+        if is_prompt {
+            self.judge_delay(self.run.decided.unwrap_or(end))
+        } else {
+            Ok(())
         }
     }
 
@@ -111,11 +112,7 @@ impl Oracle<'_> {
             ));
         }
         // In the second half of the window the slice is observed without gaps.
-        let window = if last_active.is_some() {
-            idle
-        } else {
-            never_used.min(idle)
-        };
+        let window = if last_active.is_some() { idle } else { never_used.min(idle) };
         let suspect_from = (decided - window / 2 + pauses.until_suspect).max(allowed + window / 2);
         let seen = self.timeline.busy.iter().find(|busy| {
             let (from, to) = (busy.from.max(suspect_from), busy.to.min(decided));
@@ -228,13 +225,14 @@ impl Oracle<'_> {
             }
             last = last.max(sign.to);
         }
-        match end > last + limit {
-            true => Err(format!(
+        if end > last + limit {
+            Err(format!(
                 "idle for {}, which is {} too long",
                 seconds(end - last),
                 seconds(end - last - limit)
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

@@ -126,10 +126,7 @@ fn sample(
     let program = timeline.program(to);
     Sample {
         source: Source::Gpm,
-        activity: match share * 100.0 > policy.busy_above {
-            true => Activity::Busy,
-            false => Activity::Idle,
-        },
+        activity: if share * 100.0 > policy.busy_above { Activity::Busy } else { Activity::Idle },
         busy_share: Some(share),
         contexts: Some(u32::from(program.is_some())),
         memory: Some(program.map_or(DRIVERS_OWN, |program| MemoryMib(program.memory_mib))),
@@ -166,9 +163,10 @@ impl Sampler for Simulated {
             return look;
         }
         for lease in leases {
-            let sample = match has_driver {
-                true => sample(&mut world, lease, from, to, policy(lease)),
-                false => Sample::missing("the driver does not answer"),
+            let sample = if has_driver {
+                sample(&mut world, lease, from, to, policy(lease))
+            } else {
+                Sample::missing("the driver does not answer")
             };
             look.samples.insert(SliceId::of(lease), sample);
         }
@@ -255,13 +253,14 @@ impl Slices for Simulated {
     fn list(&self, _: &Node) -> Result<Vec<Lease>, SliceError> {
         let mut world = self.0.borrow_mut();
         world.call();
-        match world.has(Fault::Leases) {
-            true => Err(StoreError::WrongJob {
+        if world.has(Fault::Leases) {
+            Err(StoreError::WrongJob {
                 path: "a lease".into(),
                 found: "another job".to_owned(),
             }
-            .into()),
-            false => Ok(world.leases()),
+            .into())
+        } else {
+            Ok(world.leases())
         }
     }
 

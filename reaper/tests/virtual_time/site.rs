@@ -95,7 +95,6 @@ pub struct Site {
 pub struct Pauses {
     /// Until the slice has been stalled for half of its window.
     pub usual: Duration,
-    /// From then on.
     pub suspect: Duration,
     /// Until the slice is observed without gaps.
     pub until_suspect: Duration,
@@ -111,20 +110,21 @@ impl Site {
     /// activity. Without disturbances the rounds of the daemon decide.
     pub fn pauses(&self) -> Pauses {
         let intervals = |number: f64| self.interval.mul_f64(number);
-        match self.is_quiet() {
+        if self.is_quiet() {
             // A round is at most a tenth longer than an interval. A sample may be later by the time that Slurm and
             // second samples take.
-            true => Pauses {
+            Pauses {
                 usual: intervals(1.3),
                 // Jobs that end in one round are sampled again one after the other, for half an interval at most.
                 suspect: intervals(0.55) + SHORTEST_LOOK,
                 until_suspect: intervals(1.2),
-            },
-            false => Pauses {
+            }
+        } else {
+            Pauses {
                 usual: intervals(6.0),
                 suspect: intervals(3.0),
                 until_suspect: intervals(6.0),
-            },
+            }
         }
     }
 
@@ -152,14 +152,8 @@ impl Site {
                 _ => vec![1; dice.usize(5..35)],
             },
             // In a world with disturbances the limit is one of them.
-            reaps_per_hour: match is_troubled && kind % 4 == 1 {
-                true => dice.u32(5..50),
-                false => u32::MAX,
-            },
-            node_share: match is_troubled && kind % 2 == 0 {
-                true => dice.u8(10..40),
-                false => 100,
-            },
+            reaps_per_hour: if is_troubled && kind % 4 == 1 { dice.u32(5..50) } else { u32::MAX },
+            node_share: if is_troubled && kind % 2 == 0 { dice.u8(10..40) } else { 100 },
             trouble: is_troubled.then(|| times(dice, 60, 500)),
             restarts: None,
         }

@@ -87,7 +87,6 @@ pub struct Run {
     is_lost: bool,
 }
 
-/// A job.
 pub struct Job {
     pub id: u32,
     pub submission: Submission,
@@ -158,7 +157,6 @@ struct Changes {
     gone: bool,
 }
 
-/// The world.
 pub struct World {
     pub site: Site,
     pub now: Duration,
@@ -246,13 +244,11 @@ impl World {
         self.events.push(Reverse((time, self.sequence, event)));
     }
 
-    /// Time passes.
     pub fn pass(&mut self, time: Duration) {
         self.advance(self.now + time, None);
     }
 
     /// Lets time pass until `end`, or until a release begins; in a measurement of some slices also until a lease is
-    /// removed.
     pub fn pass_while_looking(&mut self, end: Duration, scope: LookScope) {
         self.advance(end, Some(scope));
     }

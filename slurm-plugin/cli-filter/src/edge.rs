@@ -1,5 +1,4 @@
-//! The functions that the client commands call (`src/common/cli_filter.c`, later
-//! `src/interfaces/cli_filter.c`).
+//! The functions that the client commands call (`src/common/cli_filter.c`, later `src/interfaces/cli_filter.c`).
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
@@ -36,9 +35,10 @@ const PER_TASK: &CStr = c"tres-per-task";
 
 /// Options that ask for GPUs and cannot have a fraction, each with the refusal.
 fn without_fraction() -> [(&'static CStr, Refusal); 3] {
-    let per_task = match slurm_sys::gres_with_slash() {
-        true => Refusal::GpusPerTask,
-        false => Refusal::TasksTooEarly,
+    let per_task = if slurm_sys::gres_with_slash() {
+        Refusal::GpusPerTask
+    } else {
+        Refusal::TasksTooEarly
     };
     let not_per_node = |option| Refusal::NotPerNode { option };
     [
@@ -56,7 +56,6 @@ fn cli_filter_p_setup_defaults(_options: *mut SlurmOptions, _early: bool) -> c_i
 /// Called with the options of each (heterogeneous) component before it is submitted.
 ///
 /// # Safety
-/// `options` is Slurm's.
 unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) -> c_int {
     boundary::plant("cli_filter_p_pre_submit");
     // SAFETY: by the contract of this function.
@@ -127,12 +126,13 @@ fn set_per_node(options: &Options, list: &str) -> Result<(), FilterError> {
         }
         options.reset(PER_NODE);
     }
-    match options.set(c"gres", list) {
-        true => Ok(()),
-        false => Err(FilterError::NotTaken {
+    if options.set(c"gres", list) {
+        Ok(())
+    } else {
+        Err(FilterError::NotTaken {
             option: "gres",
             value: list.to_owned(),
-        }),
+        })
     }
 }
 
@@ -141,7 +141,6 @@ const OF_TASKS: &str = "SLURM_TRES_PER_TASK";
 
 /// Removes the variable of the surrounding job from the environment of a job that is submitted inside it. Slurm
 /// passes it on; if the new job has no fraction per task, each of its steps would request one that the job does not
-/// have.
 fn forget_tasks_of_outer_job() {
     let inside = std::env::var_os("SLURM_JOB_ID").is_some();
     if inside && !is_srun() && is_per_task_around() {
@@ -195,7 +194,6 @@ impl Text {
         parse(list).map_or(true, |items| !items.iter().any(is_shard))
     }
 
-    /// Sets this option to `text`.
     fn set(&self, options: &Options, text: &str) -> Result<(), FilterError> {
         match self {
             Text::PerNode(_) => set_per_node(options, &without_prefix(text)),
@@ -233,18 +231,11 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         step.then(|| std::env::var("SLURM_JOB_PARTITION").ok())
             .flatten()
     });
-    let beside = match step {
-        true => Beside::default(),
-        false => Beside::read(options),
-    };
+    let beside = if step { Beside::default() } else { Beside::read(options) };
     let mut request = JobRequest {
         partitions: partitions.as_deref(),
         reserved: options.get(c"reservation").is_some(),
-        form: if slurm_sys::gres_with_slash() {
-            GresForm::Slash
-        } else {
-            GresForm::Colon
-        },
+        form: if slurm_sys::gres_with_slash() { GresForm::Slash } else { GresForm::Colon },
         tres_per_node: match asked {
             Text::PerNode(list) => Some(list),
             Text::PerTask(_) => None,
@@ -255,11 +246,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         },
         ..beside.request()
     };
-    let occasion = if step {
-        Occasion::Step
-    } else {
-        Occasion::Submit
-    };
+    let occasion = if step { Occasion::Step } else { Occasion::Submit };
     let known;
     if partitions.is_none() && !step && partitions_differ(&config, &request) {
         known = host::ask_partitions();
@@ -332,7 +319,6 @@ fn without_prefix(tres: &str) -> String {
 }
 
 /// Whether this command starts a step in an allocation. Only srun does; sbatch and salloc inside a job submit a new
-/// one.
 fn is_step(options: &Options) -> bool {
     is_srun() && (std::env::var_os("SLURM_JOB_ID").is_some() || options.get(c"jobid").is_some())
 }

@@ -1,5 +1,4 @@
-//! The functions that slurmctld calls (`src/slurmctld/job_submit.c`, later
-//! `src/interfaces/job_submit.c`).
+//! The functions that slurmctld calls (`src/slurmctld/job_submit.c`, later `src/interfaces/job_submit.c`).
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -242,9 +241,10 @@ unsafe fn handle(
                 unsafe { allow(job, &request, &config.reaper, wish) }?;
                 entry.wish = wish;
             }
-            let field = match entry.per_task {
-                true => &raw mut job.tres_per_task,
-                false => &raw mut job.tres_per_node,
+            let field = if entry.per_task {
+                &raw mut job.tres_per_task
+            } else {
+                &raw mut job.tres_per_node
             };
             // SAFETY: by the contract of this function.
             unsafe { memory::replace(field, Some(&text)) };

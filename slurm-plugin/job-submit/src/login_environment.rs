@@ -11,7 +11,6 @@ use slurm_sys::raw;
 /// The variable, exactly as slurmd compares it.
 const REQUESTED: &CStr = c"SLURM_GET_USER_ENV=1";
 
-/// The note for the user.
 pub const NOTE: &str = "gpufrac: partitions with shared GPUs do not load the login environment (--get-user-env, --export=NONE); begin the script with #!/bin/bash -l";
 
 /// Whether a job requests its login environment.

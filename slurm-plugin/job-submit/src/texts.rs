@@ -90,9 +90,5 @@ fn number16(value: u16) -> Option<u32> {
 }
 
 fn form() -> GresForm {
-    if slurm_sys::gres_with_slash() {
-        GresForm::Slash
-    } else {
-        GresForm::Colon
-    }
+    if slurm_sys::gres_with_slash() { GresForm::Slash } else { GresForm::Colon }
 }

@@ -1,10 +1,10 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init` only registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, and one that old commands lack, to
-//! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The other hooks are for
-//! slurmstepd: `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child that
-//! becomes the task, `task_post_fork` as root in slurmstepd while this child waits, `task_exit` in slurmstepd after a
-//! task ended. srun, sbatch and salloc call `init_post_opt`, too; it does nothing there.
+//! `init` only registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, and one that old
+//! commands lack, to refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The other hooks
+//! are for slurmstepd: `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child
+//! that becomes the task, `task_post_fork` as root in slurmstepd while this child waits, `task_exit` in slurmstepd
+//! after a task ended. srun, sbatch and salloc call `init_post_opt`, too; it does nothing there.
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -130,9 +130,10 @@ unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut 
 unsafe fn refuse_tasks(_value: c_int, argument: *const c_char, _remote: c_int) -> c_int {
     // SAFETY: by the contract of this function.
     let list = unsafe { text::read(argument) }.unwrap_or_default();
-    let reason = match names_fraction(&list) {
-        true => Refusal::TasksTooEarly.to_string(),
-        false => "--tres-per-task needs Slurm 23.11 or later".to_owned(),
+    let reason = if names_fraction(&list) {
+        Refusal::TasksTooEarly.to_string()
+    } else {
+        "--tres-per-task needs Slurm 23.11 or later".to_owned()
     };
     log::error(&reason);
     FAILED
@@ -424,8 +425,8 @@ fn give_back(spank: Spank, unfit: Unfit) {
 /// The usual paths of slurm.conf; the second on nodes that get it from slurmctld.
 const SLURM_CONF: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
 
-/// Whether this host's slurm.conf names job_submit/gpufrac; true if that cannot be told. slurmd passes the path on, if it
-/// is not a usual one.
+/// Whether this host's slurm.conf names job_submit/gpufrac; true if that cannot be told. slurmd passes the path on, if
+/// it is not a usual one.
 fn job_submit_is_named() -> bool {
     let passed = std::env::var_os("SLURM_CONF").map(PathBuf::from);
     let usual = || {
@@ -443,8 +444,8 @@ fn job_submit_is_named() -> bool {
     text.and_then(|text| submit_plugins::name_gpufrac(&text, &include)) != Some(false)
 }
 
-/// The fault of a job for which slurmctld counts gpufrac on this node and no GPU. slurmctld is asked only where slurm.conf
-/// lacks the plugin, so that jobs without a GPU cost nothing on a site that is in order.
+/// The fault of a job for which slurmctld counts gpufrac on this node and no GPU. slurmctld is asked only where
+/// slurm.conf lacks the plugin, so that jobs without a GPU cost nothing on a site that is in order.
 fn counted_alone(spank: Spank, node: &str, name: &CountName) -> Option<Unfit> {
     let job_id = spank.job_id()?;
     let info = Client::of_host().and_then(|client| client.known_job(job_id));

@@ -18,8 +18,8 @@ const OWN: [&CStr; 6] = [
 /// The variable that says that gpufrac, and not the user, set those of [`HINTS`].
 const HINTED: &CStr = c"GPUFRAC_HINTS";
 
-/// The variables by which sbatch and salloc pass the job's own options to srun. They would also count for every job that is
-/// submitted inside the job.
+/// The variables by which sbatch and salloc pass the job's own options to srun. They would also count for every job
+/// that is submitted inside the job.
 const OPTIONS: [&CStr; 2] = [
     c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle",
     c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_burst",
@@ -58,7 +58,6 @@ pub enum EnvironmentError {
     /// Slurm refused a variable.
     #[error("setting {name} failed: {error}")]
     NotSet {
-        /// The variable.
         name: &'static str,
         /// Slurm's message.
         error: SpankError,
@@ -70,7 +69,8 @@ type Variables = Vec<(&'static str, String)>;
 
 /// Sets the variables of a task with a slice; replaces the user's values. With several slices, which a job of several
 /// GPUs has, and the batch script of a job with a slice per task, the task sees all devices in the order of their
-/// numbers, and the other variables describe the first slice. `libraries`: the libraries that pools of this node preload.
+/// numbers, and the other variables describe the first slice. `libraries`: the libraries that pools of this node
+/// preload.
 pub fn set(
     spank: Spank,
     lease: &Lease,
@@ -84,9 +84,10 @@ pub fn set(
     }
     if let Some(hami) = lease.slice.hami() {
         let others = spank.variable(PRELOAD).unwrap_or_default();
-        let value = match others.is_empty() {
-            true => hami.library.clone(),
-            false => format!("{}:{others}", hami.library),
+        let value = if others.is_empty() {
+            hami.library.clone()
+        } else {
+            format!("{}:{others}", hami.library)
         };
         put(spank, PRELOAD, &value)?;
     }
@@ -160,9 +161,10 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
 
 /// The fraction of a slice, or the number of whole GPUs.
 fn fraction(lease: &Lease, all: &[Lease]) -> String {
-    match lease.fraction == Fraction::ONE {
-        true => all.len().to_string(),
-        false => lease.fraction.to_string(),
+    if lease.fraction == Fraction::ONE {
+        all.len().to_string()
+    } else {
+        lease.fraction.to_string()
     }
 }
 

@@ -25,7 +25,6 @@ pub const NODE_NAME: &str = "SLURMD_NODENAME";
 
 /// The step that slurmstepd is about to start.
 pub struct StepOf {
-    /// The id of the job.
     pub job_id: JobId,
     /// The user id of the job.
     pub user_id: UserId,
@@ -193,9 +192,10 @@ impl JobSlice {
 
     /// The slices that the variables of a task describe; none if Slurm gave the step no device.
     pub fn visible_to(&self, task: Option<usize>) -> &[Lease] {
-        match self.step.given.is_some() && self.unfit.is_none() {
-            true => self.of_task(task),
-            false => &[],
+        if self.step.given.is_some() && self.unfit.is_none() {
+            self.of_task(task)
+        } else {
+            &[]
         }
     }
 
@@ -269,10 +269,7 @@ impl JobSlice {
         // slurmstepd sets no variables for the extern step, and it has no task that could be refused.
         let is_extern = self.step.given == Given::Untold;
         let is_unfit_job = (self.step.is_whole_job || is_extern) && self.unfit.is_some();
-        match is_over || is_of_job || is_unfit_job {
-            true => &[],
-            false => &self.leases,
-        }
+        if is_over || is_of_job || is_unfit_job { &[] } else { &self.leases }
     }
 }
 

@@ -192,10 +192,11 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut *mut c_void, image: *cons
     with(|_| {
         // SAFETY: the caller's text, which ends with a zero byte.
         let text = unsafe { CStr::from_ptr(image) };
-        match text.to_bytes().starts_with(b".version") {
+        if text.to_bytes().starts_with(b".version") {
             // SAFETY: the caller's pointer.
-            true => unsafe { put(module, std::ptr::without_provenance_mut(1)) },
-            false => Err(Code(1)),
+            unsafe { put(module, std::ptr::without_provenance_mut(1)) }
+        } else {
+            Err(Code(1))
         }
     })
 }

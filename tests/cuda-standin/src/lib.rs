@@ -1,8 +1,8 @@
 //! A `libcuda.so.1` for simulated GPUs: as much of CUDA's driver API as `gpufrac-compute` uses.
 //!
 //! A process that loads it sees the first device that `CUDA_VISIBLE_DEVICES` and the device nodes under ROOT allow, as
-//! `gpusim run` does, whose code it uses: with a context it is on NVML's lists, and it is a client of `mps-standin` where
-//! `CUDA_MPS_PIPE_DIRECTORY` leads to one. Kernels are durations: a computation is as fast as the share of
+//! `gpusim run` does, whose code it uses: with a context it is on NVML's lists, and it is a client of `mps-standin`
+//! where `CUDA_MPS_PIPE_DIRECTORY` leads to one. Kernels are durations: a computation is as fast as the share of
 //! multiprocessors, and processes without MPS take turns.
 //!
 //! The file ROOT/cuda.json, a list of names of [`lies::LIES`], falsifies its answers.

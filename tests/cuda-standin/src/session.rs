@@ -41,7 +41,6 @@ pub struct Session {
     lies: Lies,
     plan: Plan,
     mps: Option<Connection>,
-    /// The device.
     pub size: Size,
     context: Option<Context>,
 }
@@ -244,7 +243,6 @@ impl Session {
         Ok(())
     }
 
-    /// Launches a kernel.
     pub fn launch(&mut self, kernel: Kernel, rounds: u32) -> Result<(), Code> {
         let share = self.multiprocessors("");
         let mut time = KERNEL * self.size.multiprocessors / share.max(1);

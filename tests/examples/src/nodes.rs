@@ -205,23 +205,22 @@ impl World {
 
     /// Some users have more jobs than others, and hostile names are rare.
     fn user(&mut self) -> usize {
-        match self.dice.one_in(50) {
-            true => 8 + self.dice.below(2),
-            false => self.dice.below(8).min(self.dice.below(8)),
+        if self.dice.one_in(50) {
+            8 + self.dice.below(2)
+        } else {
+            self.dice.below(8).min(self.dice.below(8))
         }
     }
 
     fn usage(&mut self, mechanism: Mechanism, limit_mib: u64) -> Usage {
         let is_busy = !self.dice.one_in(4);
-        let idle = match is_busy {
-            true => self.dice.throw(10),
-            false => self.dice.throw(14_400),
-        };
+        let idle = if is_busy { self.dice.throw(10) } else { self.dice.throw(14_400) };
         let is_warned = idle > 13_000;
         Usage {
-            activity: match is_busy {
-                true => Some((1 + self.dice.throw(100)) as f64 / 100.0),
-                false => (!self.dice.one_in(3)).then_some(0.0),
+            activity: if is_busy {
+                Some((1 + self.dice.throw(100)) as f64 / 100.0)
+            } else {
+                (!self.dice.one_in(3)).then_some(0.0)
             },
             memory_mib: (!self.dice.one_in(20)).then(|| self.dice.throw(limit_mib + 1)),
             source: match mechanism {

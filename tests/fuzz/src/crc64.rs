@@ -10,11 +10,7 @@ pub(crate) fn sealed(body: &str) -> String {
 fn crc64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(u64::MAX, |crc, byte| {
         (0..8).fold(crc ^ u64::from(*byte) << 56, |rest, _| {
-            let polynomial = if rest >> 63 == 1 {
-                0x42f0_e1eb_a9ea_3693
-            } else {
-                0
-            };
+            let polynomial = if rest >> 63 == 1 { 0x42f0_e1eb_a9ea_3693 } else { 0 };
             (rest << 1) ^ polynomial
         })
     })

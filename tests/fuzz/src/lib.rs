@@ -4,7 +4,6 @@
 //! `tests/seeds.rs` runs the seeds and random changes of them with each run of the tests; `cargo xtask fuzz` runs the
 //! targets under libFuzzer.
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -151,7 +150,6 @@ pub const TARGETS: [Target; 8] = [
     },
 ];
 
-/// The target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)

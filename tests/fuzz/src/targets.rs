@@ -46,11 +46,7 @@ pub(crate) fn request(input: &[u8]) {
         partitions,
         default_partition: has('d').then_some("gpu"),
         reserved: has('r'),
-        form: if has('c') {
-            GresForm::Colon
-        } else {
-            GresForm::Slash
-        },
+        form: if has('c') { GresForm::Colon } else { GresForm::Slash },
         tres_per_node: per_node,
         tres_per_job: per_job,
         tres_per_task: per_task,
@@ -82,15 +78,16 @@ pub(crate) fn request(input: &[u8]) {
     };
     assert_eq!(entry.to_string().parse(), Ok(entry));
     // The written text is taken unchanged, because the other plugin decides after this one.
-    let again = match entry.per_task {
-        true => JobRequest {
+    let again = if entry.per_task {
+        JobRequest {
             tres_per_task: Some(&text),
             ..request
-        },
-        false => JobRequest {
+        }
+    } else {
+        JobRequest {
             tres_per_node: Some(&text),
             ..request
-        },
+        }
     };
     match decide(&CONFIG, &again, occasion) {
         Ok(Verdict::Rewritten {

@@ -20,7 +20,6 @@ pub enum AdminError {
     /// A device node that cannot be held.
     #[error("holding `{}` failed: {source}", path.display())]
     Hold {
-        /// The node.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -37,7 +36,6 @@ pub enum AdminError {
     /// Copying the library failed.
     #[error("{}: {source}", path.display())]
     Library {
-        /// The library.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -51,7 +49,6 @@ pub enum AdminError {
     /// The GPU does not have this profile.
     #[error("GPU {gpu} has no profile `{profile}`; it has {known}")]
     Profile {
-        /// The GPU.
         gpu: usize,
         /// The profile as written.
         profile: String,
@@ -70,7 +67,6 @@ pub enum AdminError {
     /// The device has less memory.
     #[error("{device} has {total_mib} MiB")]
     Memory {
-        /// The device.
         device: String,
         /// The memory of the device in MiB.
         total_mib: u64,
@@ -81,7 +77,6 @@ pub enum AdminError {
     /// NVML would refuse with this code.
     #[error("{doing}: {code}")]
     Refused {
-        /// The operation.
         doing: String,
         /// NVML's code.
         code: Code,
@@ -104,7 +99,6 @@ fn refused(doing: impl Into<String>) -> impl FnOnce(Code) -> AdminError {
 /// A GPU to create.
 #[derive(Debug, Clone, Copy)]
 pub struct NewGpu {
-    /// Its model.
     pub model: &'static Model,
     /// Whether it is in MIG mode, whatever the mode of the others is.
     pub mig: bool,

@@ -158,13 +158,10 @@ fn choose<'a>(
 pub struct Size {
     /// Its name, as CUDA says it.
     pub name: String,
-    /// The UUID of its GPU.
     pub gpu_uuid: String,
     /// Its own UUID, of the GPU or of the MIG device.
     pub uuid: String,
-    /// The memory in MiB.
     pub memory_mib: u64,
-    /// The multiprocessors.
     pub multiprocessors: u32,
 }
 

@@ -42,7 +42,8 @@ enum Command {
         /// MODEL or MODEL:COUNT, such as H100-80:2, with :mig behind for MIG mode; repeat for other models.
         #[arg(long = "gpu", required_unless_present = "like", num_args = 1..)]
         gpus: Vec<String>,
-        /// A file of `gpufrac prove`: the model, the driver and its answers and times are those of the file [default: one GPU].
+        /// A file of `gpufrac prove`: the model, the driver and its answers and times are those of the file [default:
+        /// one GPU].
         #[arg(long)]
         like: Option<PathBuf>,
         /// Switch MIG mode on, on every GPU that has it.
@@ -181,8 +182,8 @@ enum Command {
         #[arg(long, value_parser = mebibytes)]
         memory: u64,
     },
-    /// Hold a device until a signal, as monitoring does: no program sees a process on it. The MIG mode of a GPU stays; an
-    /// instance cannot be destroyed.
+    /// Hold a device until a signal, as monitoring does: no program sees a process on it. The MIG mode of a GPU stays;
+    /// an instance cannot be destroyed.
     Hold {
         /// GPU index or MIG UUID.
         device: String,
@@ -332,11 +333,7 @@ fn fault(code: Option<&str>, after: bool) -> anyhow::Result<What> {
     let number = known
         .with_context(|| format!("NVML has no code `{code}`"))?
         .0;
-    Ok(if after {
-        What::FailAfter(number)
-    } else {
-        What::Fail(number)
-    })
+    Ok(if after { What::FailAfter(number) } else { What::Fail(number) })
 }
 
 /// Counts calls from zero. Rules that count from an older zero would come too late.

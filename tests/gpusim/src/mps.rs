@@ -23,7 +23,6 @@ pub const FAULT: &str = "fault";
 const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-/// The errors of MPS.
 #[derive(Debug, thiserror::Error)]
 pub enum MpsError {
     /// CUDA error 807.
@@ -78,8 +77,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads `CUDA_MPS_PIPE_DIRECTORY`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`; what is no
-    /// percentage limits nothing.
+    /// Reads `CUDA_MPS_PIPE_DIRECTORY`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`;
+    /// what is no percentage limits nothing.
     ///
     /// # Errors
     /// The limit is not valid.
@@ -137,7 +136,6 @@ fn parse_limits(text: &str) -> Option<BTreeMap<String, u64>> {
 /// A server, as the daemon describes it to a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Server {
-    /// Its pid.
     pub pid: u32,
     /// When it started, in ticks.
     pub started: u64,
@@ -202,9 +200,10 @@ impl Connection {
     pub fn check(&self) -> Result<(), MpsError> {
         let mut said = [0; 16];
         if let Ok(length @ 1..) = (&self.stream).read(&mut said) {
-            return Err(match said[..length].starts_with(FAULT.as_bytes()) {
-                true => MpsError::Fault,
-                false => MpsError::Terminated,
+            return Err(if said[..length].starts_with(FAULT.as_bytes()) {
+                MpsError::Fault
+            } else {
+                MpsError::Terminated
             });
         }
         if start_ticks(self.server.pid) != Some(self.server.started) {

@@ -26,7 +26,6 @@ pub enum ProgramError {
         "out of memory: asked for {asked_mib} MiB, {free_mib} MiB of {total_mib} MiB are free on {device}"
     )]
     OutOfMemory {
-        /// The device.
         device: String,
         /// The requested memory in MiB.
         asked_mib: u64,
@@ -194,7 +193,6 @@ pub struct Started {
     pub process: Process,
     /// Its role in MPS.
     pub role: Role,
-    /// The device.
     pub size: Size,
     /// The multiprocessors that it may use.
     pub multiprocessors: u32,

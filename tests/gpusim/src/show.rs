@@ -18,7 +18,6 @@ pub enum ShowError {
     /// The state contradicts itself.
     #[error("GPU {gpu}, GPU instance {gi}: its profile is unknown ({code})")]
     Profile {
-        /// The GPU.
         gpu: usize,
         /// The GPU instance.
         gi: u32,
@@ -27,7 +26,6 @@ pub enum ShowError {
     },
 }
 
-/// A node.
 #[derive(Debug, Serialize)]
 pub struct NodeView {
     /// Driver version.
@@ -38,7 +36,6 @@ pub struct NodeView {
     pub gpus: Vec<GpuView>,
 }
 
-/// A GPU.
 #[derive(Debug, Serialize)]
 pub struct GpuView {
     /// NVML index.
@@ -47,7 +44,6 @@ pub struct GpuView {
     pub model: &'static str,
     /// Product name.
     pub name: &'static str,
-    /// UUID.
     pub uuid: String,
     /// N of `/dev/nvidiaN`.
     pub minor: u32,
@@ -74,13 +70,11 @@ pub struct InstanceView {
     pub gi: u32,
     /// Profile name, `1g.10gb`.
     pub profile: &'static str,
-    /// Profile id.
     pub profile_id: u32,
     /// First memory slice.
     pub start: u32,
     /// Memory slices.
     pub size: u32,
-    /// Memory.
     pub memory_mib: u64,
     /// Minor of its capability node.
     pub cap_minor: u32,
@@ -93,7 +87,6 @@ pub struct InstanceView {
 pub struct ComputeView {
     /// Compute instance id.
     pub ci: u32,
-    /// Profile id.
     pub profile_id: u32,
     /// MIG UUID.
     pub uuid: String,
@@ -101,12 +94,10 @@ pub struct ComputeView {
     pub cap_minor: u32,
 }
 
-/// A process.
 #[derive(Debug, Serialize)]
 pub struct ProcessView {
     /// Process id.
     pub pid: u32,
-    /// Command.
     pub name: String,
     /// Its MIG UUID, on a GPU in MIG mode.
     pub mig_uuid: Option<String>,

@@ -24,7 +24,6 @@ fn percent(nvml: &Nvml, from: &GpmSample<'_>, to: &GpmSample<'_>) -> Result<f64,
 }
 
 /// A sample, and the times between which it was taken, in microseconds since 1970; on a busy machine they differ
-/// much.
 struct Taken<'nvml> {
     sample: GpmSample<'nvml>,
     from_us: u64,

@@ -1,6 +1,5 @@
 //! Other projects' programs on the simulated NVML: nvidia-ml-py, nvidia-smi, and Slurm's gpu/nvml plugin. Each is
-//! downloaded once. A test whose program is not available passes with a message, or fails if `GPUFRAC_NO_SKIP` is
-//! set.
+//! downloaded once. A test whose program is not available passes with a message, or fails if `GPUFRAC_NO_SKIP` is set.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;

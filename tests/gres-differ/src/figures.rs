@@ -40,7 +40,6 @@ pub struct Figures {
 /// A request with two readings.
 #[derive(Debug)]
 pub struct Difference {
-    /// The request.
     pub request: String,
     /// The two readings.
     pub why: String,

@@ -40,10 +40,7 @@ impl Gpufrac {
         let config = Config::parse(CONFIG, "gpufrac.toml");
         Self {
             config: config.unwrap_or_else(|errors| panic!("gpufrac.toml: {errors}")),
-            form: match slash {
-                true => GresForm::Slash,
-                false => GresForm::Colon,
-            },
+            form: if slash { GresForm::Slash } else { GresForm::Colon },
         }
     }
 
@@ -89,10 +86,7 @@ impl Gpufrac {
 
 /// The option that gpufrac writes.
 fn field_of(entry: &Entry) -> Field {
-    match entry.per_task {
-        true => Field::Task,
-        false => Field::Node,
-    }
+    if entry.per_task { Field::Task } else { Field::Node }
 }
 
 /// gpufrac's counts of texts.

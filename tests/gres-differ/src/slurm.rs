@@ -22,7 +22,6 @@ pub enum ReaderError {
     /// A file or program could not be used.
     #[error("{what} failed: {source}")]
     Io {
-        /// The operation.
         what: &'static str,
         /// The error of the system.
         source: io::Error,
@@ -46,7 +45,6 @@ fn io(what: &'static str) -> impl FnOnce(io::Error) -> ReaderError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Refused,
-    /// Its counts.
     Took(Vec<Entry>),
     /// The parser ended its process; with the way it ended.
     Crashed(String),
@@ -81,11 +79,8 @@ impl Reader {
         let program = folder.path().join("reader");
         compile(folder.path(), &program)?;
         let plugins = slurm.libraries()?.join("slurm-wlm");
-        let plugins = match plugins.exists() {
-            true => plugins,
-            // A Slurm with its own prefix.
-            false => slurm.plugins()?,
-        };
+        // A Slurm with its own prefix has no such folder.
+        let plugins = if plugins.exists() { plugins } else { slurm.plugins()? };
         let conf = folder.path().join("slurm.conf");
         fs::write(&conf, slurm_conf(&plugins)).map_err(io("writing slurm.conf"))?;
         let mut command = Vec::new();
@@ -141,9 +136,10 @@ impl Reader {
             Answer::Took(vec![entry("gpufrac", "", [0, 6, 0, 2])]),
         ];
         let answers = self.ask(&[(None, &first), (None, &second)])?;
-        match answers == expected {
-            true => Ok(()),
-            false => Err(ReaderError::Answer(format!("{answers:?}"))),
+        if answers == expected {
+            Ok(())
+        } else {
+            Err(ReaderError::Answer(format!("{answers:?}")))
         }
     }
 
@@ -203,12 +199,11 @@ fn compile(folder: &Path, program: &Path) -> Result<(), ReaderError> {
         .arg("-ldl")
         .output()
         .map_err(io("starting cc"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let words = String::from_utf8_lossy(&output.stderr);
-            Err(ReaderError::Build(words.into_owned()))
-        }
+    if output.status.success() {
+        Ok(())
+    } else {
+        let words = String::from_utf8_lossy(&output.stderr);
+        Err(ReaderError::Build(words.into_owned()))
     }
 }
 

@@ -397,9 +397,10 @@ impl Writer {
     }
 
     fn type_name(&mut self) -> String {
-        match self.dice.one_in(12) {
-            true => self.alike[self.dice.below(self.alike.len())].clone(),
-            false => self.pick(&TYPES).to_owned(),
+        if self.dice.one_in(12) {
+            self.alike[self.dice.below(self.alike.len())].clone()
+        } else {
+            self.pick(&TYPES).to_owned()
         }
     }
 

@@ -107,12 +107,13 @@ pub(crate) fn keeper(build: &Path) -> Result<PathBuf, LabError> {
 }
 
 fn built(path: PathBuf) -> Result<PathBuf, LabError> {
-    match path.exists() {
-        true => Ok(path),
-        false => Err(LabError::Machine {
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(LabError::Machine {
             what: format!("{} is not built", path.display()),
             hint: "cargo build --workspace --lib --bins --examples".into(),
-        }),
+        })
     }
 }
 

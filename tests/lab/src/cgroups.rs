@@ -24,7 +24,6 @@ const VERSION: &str = "GPUFRAC_LAB_CGROUP";
 pub enum CgroupVersion {
     /// A hierarchy for each controller.
     V1,
-    /// One for all.
     V2,
 }
 
@@ -222,9 +221,10 @@ impl Lab {
             let proc = Path::new("/proc").join(stepd.to_string());
             let line = fs::read(proc.join("cmdline")).unwrap_or_default();
             let memberships = fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
-            match line.starts_with(title.as_bytes()) && memberships.contains(node) {
-                true => extern_group(&memberships, node),
-                false => None,
+            if line.starts_with(title.as_bytes()) && memberships.contains(node) {
+                extern_group(&memberships, node)
+            } else {
+                None
             }
         });
         let Some(group) = found.into_iter().next() else {

@@ -228,7 +228,6 @@ fn text(stream: Receiver<Vec<u8>>, patience: &Patience) -> Option<String> {
 #[derive(Debug)]
 pub struct Outcome {
     command: String,
-    /// Its exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub stdout: String,
@@ -242,11 +241,7 @@ impl Outcome {
     /// # Errors
     /// The command failed; with its output.
     pub fn success(self) -> Result<Self, LabError> {
-        if self.status.success() {
-            Ok(self)
-        } else {
-            Err(self.into_error())
-        }
+        if self.status.success() { Ok(self) } else { Err(self.into_error()) }
     }
 
     /// The outcome as an error.

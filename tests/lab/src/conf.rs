@@ -186,11 +186,7 @@ SlurmdParameters=config_overrides
     fn add_partitions(&self, text: &mut String) {
         for (index, (name, options)) in self.partitions.iter().enumerate() {
             let default = if index == 0 { " Default=YES" } else { "" };
-            let nodes = if options.contains("Nodes=") {
-                ""
-            } else {
-                " Nodes=ALL"
-            };
+            let nodes = if options.contains("Nodes=") { "" } else { " Nodes=ALL" };
             let _ = writeln!(
                 text,
                 "PartitionName={name}{nodes}{default} MaxTime=INFINITE State=UP {options}"

@@ -15,7 +15,6 @@ pub enum LabError {
     File {
         /// The operation: `reading`.
         action: &'static str,
-        /// The file.
         path: PathBuf,
         /// The error of the system.
         reason: std::io::Error,
@@ -25,7 +24,6 @@ pub enum LabError {
         "starting `{program}` failed: {reason}\nhint: `cargo xtask setup` installs what is missing"
     )]
     Start {
-        /// The program.
         program: String,
         /// The error of the system.
         reason: std::io::Error,
@@ -53,7 +51,6 @@ pub enum LabError {
     /// A daemon ended unexpectedly.
     #[error("{daemon} ended; the last lines of its log say why:\n{logs}")]
     Ended {
-        /// The daemon.
         daemon: String,
         /// The last lines of the logs.
         logs: String,
@@ -61,7 +58,6 @@ pub enum LabError {
     /// A condition did not become true in time.
     #[error("{what}: not within {limit:?}; the last lines of each log:\n{logs}")]
     Deadline {
-        /// The condition.
         what: String,
         /// The time limit.
         limit: Duration,
@@ -73,7 +69,6 @@ pub enum LabError {
     Machine {
         /// The missing thing.
         what: String,
-        /// The cure.
         hint: String,
     },
 }

@@ -21,7 +21,6 @@ impl Folder {
         &self.0
     }
 
-    /// slurm.conf, for `SLURM_CONF`.
     pub fn slurm_conf(&self) -> PathBuf {
         self.etc().join("slurm.conf")
     }
@@ -92,7 +91,6 @@ impl Folder {
     }
 
     /// The stand-in for `nvidia-cuda-mps-control`; its options, `standin.json`, and its log of `commands` are beside
-    /// it.
     pub fn mps_standin(&self) -> PathBuf {
         self.0.join("mps/nvidia-cuda-mps-control")
     }
@@ -174,9 +172,10 @@ impl Folder {
                 continue;
             };
             // Daemons of Slurm write their log also to stderr. Other text there, such as a crash, is shown.
-            let log = match path.extension().is_some_and(|end| end == "out") {
-                true => read_lossy(&path.with_extension("log")).unwrap_or_default(),
-                false => String::new(),
+            let log = if path.extension().is_some_and(|end| end == "out") {
+                read_lossy(&path.with_extension("log")).unwrap_or_default()
+            } else {
+                String::new()
             };
             let is_new = |line: &&str| match line.split_once(": ") {
                 Some((_, message)) => !log.contains(message),
@@ -203,7 +202,6 @@ fn read_lossy(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes `text` to `path` with `mode`.
 pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
     fs::write(path, text).map_err(LabError::file("writing", path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

@@ -274,12 +274,13 @@ impl Lab {
             let mut daemons = self.daemons.iter();
             // The last one, because an earlier one may have been killed.
             let newest = daemons.rfind(|daemon| daemon.process.name == "slurmctld");
-            match newest.is_some_and(|daemon| !daemon.process.is_alive()) {
-                true => Err(LabError::Ended {
+            if newest.is_some_and(|daemon| !daemon.process.is_alive()) {
+                Err(LabError::Ended {
                     daemon: "slurmctld".into(),
                     logs: self.folder.log_tails(15),
-                }),
-                false => Ok(None),
+                })
+            } else {
+                Ok(None)
             }
         })
     }
@@ -424,10 +425,7 @@ pub(crate) fn stop_recorded(root: &Path, keep_folder: bool) -> Result<(), LabErr
     let folder = Folder::new(root);
     let record = Record::read(&folder)?;
     end(&folder, &record)?;
-    match keep_folder {
-        true => Ok(()),
-        false => remove(root),
-    }
+    if keep_folder { Ok(()) } else { remove(root) }
 }
 
 /// Removes the folder of a lab. Killed processes of the lab may still have been writing there.

@@ -10,9 +10,7 @@ use crate::{Folder, LabError};
 /// A lab with a name.
 #[derive(Debug)]
 pub struct Listed {
-    /// Its name.
     pub name: String,
-    /// Its folder.
     pub folder: Folder,
     /// Names of its nodes.
     pub nodes: Vec<String>,

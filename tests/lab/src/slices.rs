@@ -107,8 +107,8 @@ impl Lab {
 }
 
 impl Lab {
-    /// Jobs that a node gave back more than [`MOST_STARTS`] times while another node could have served them, by the logs of
-    /// gpufrac-reaperd.
+    /// Jobs that a node gave back more than [`MOST_STARTS`] times while another node could have served them, by the
+    /// logs of gpufrac-reaperd.
     fn too_many_starts(&self) -> Vec<String> {
         let mut found = Vec::new();
         for node in self.nodes() {

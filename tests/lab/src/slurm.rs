@@ -118,7 +118,6 @@ impl Slurm {
         Ok(Self { place, release })
     }
 
-    /// The release.
     pub fn release(&self) -> Release {
         self.release
     }

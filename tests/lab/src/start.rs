@@ -83,10 +83,7 @@ impl LabBuilder {
 
     fn place(&self) -> Result<(Folder, Keeping), LabError> {
         if let Some(path) = &self.folder {
-            let keeping = match path.exists() {
-                true => Keeping::Always,
-                false => Keeping::OnceStarted,
-            };
+            let keeping = if path.exists() { Keeping::Always } else { Keeping::OnceStarted };
             return Ok((Folder::new(path), keeping));
         }
         let temporary = tempfile::Builder::new()

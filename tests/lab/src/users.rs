@@ -16,7 +16,6 @@ pub struct User {
 }
 
 impl User {
-    /// The superuser.
     pub fn root() -> Self {
         Self {
             name: "root".into(),

@@ -248,7 +248,8 @@ fn reading(tool: &Tool, record: &Record, pool: &str, subject: &str) -> Option<u6
     record.get(&key).map(|text| (tool.read)(text))
 }
 
-/// What there is: GPUs of the node, GPUs that jobs have whole, GPUs of the job; 0 for a part of one, which is no whole number.
+/// What there is: GPUs of the node, GPUs that jobs have whole, GPUs of the job; 0 for a part of one, which is no whole
+/// number.
 fn truth(pool: &str, subject: &str) -> u64 {
     match subject {
         "node" => 8,
@@ -303,10 +304,7 @@ fn judged(name: &str) -> (Sum, Vec<Wrong>) {
                 let Some(reads) = reading(tool, &record, pool, subject) else {
                     continue;
                 };
-                let sum = match is_fraction(subject) {
-                    true => &mut all.fractions,
-                    false => &mut all.whole,
-                };
+                let sum = if is_fraction(subject) { &mut all.fractions } else { &mut all.whole };
                 sum[1] += 1;
                 if reads != truth(pool, subject) {
                     sum[0] += 1;
@@ -423,17 +421,16 @@ fn other_readings(one: &str, other: &str) -> String {
             }
         }
     }
-    match differ.is_empty() {
-        true => format!("Each reading is that of `{one}`."),
-        false => {
-            let tools = differ
-                .iter()
-                .map(|(tool, count)| format!("{tool} ({count})"));
-            format!(
-                "Other readings than of `{one}`: {}.",
-                tools.collect::<Vec<_>>().join(", ")
-            )
-        }
+    if differ.is_empty() {
+        format!("Each reading is that of `{one}`.")
+    } else {
+        let tools = differ
+            .iter()
+            .map(|(tool, count)| format!("{tool} ({count})"));
+        format!(
+            "Other readings than of `{one}`: {}.",
+            tools.collect::<Vec<_>>().join(", ")
+        )
     }
 }
 

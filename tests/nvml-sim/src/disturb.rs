@@ -41,7 +41,6 @@ pub struct Rule {
     pub first: u64,
     /// The number of affected calls; 0 for all that follow.
     pub count: u64,
-    /// The effect.
     pub what: What,
 }
 

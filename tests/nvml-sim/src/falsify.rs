@@ -11,7 +11,6 @@ use crate::store::{Store, StoreError};
 
 /// A wrong answer.
 pub struct Falsehood {
-    /// Its name.
     pub name: &'static str,
     /// How the driver comes to it.
     pub how: How,
@@ -174,7 +173,6 @@ pub static FALSEHOODS: &[Falsehood] = &[
     ),
 ];
 
-/// The falsehood of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Falsehood> {
     FALSEHOODS.iter().find(|known| known.name == name)

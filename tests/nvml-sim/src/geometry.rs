@@ -44,11 +44,8 @@ pub struct GpuProfile {
 pub struct Engines {
     /// Copy engines.
     pub copy: u32,
-    /// NVDEC.
     pub decode: u32,
-    /// NVENC.
     pub encode: u32,
-    /// NVJPG.
     pub jpeg: u32,
     /// Optical flow accelerators.
     pub ofa: u32,

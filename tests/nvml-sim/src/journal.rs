@@ -22,11 +22,9 @@ pub struct Entry {
     pub job: Option<u32>,
     /// The GPU of the call.
     pub gpu: Option<usize>,
-    /// The function.
     pub call: String,
     /// The returned code; 0 for success.
     pub code: u32,
-    /// The duration.
     pub took: Duration,
 }
 

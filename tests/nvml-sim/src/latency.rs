@@ -43,7 +43,6 @@ pub enum Step {
 /// The duration of a step.
 #[derive(Debug)]
 pub struct Latency {
-    /// The step.
     pub step: Step,
     /// The name in `gpusim latency`.
     pub name: &'static str,
@@ -231,7 +230,8 @@ impl Latency {
         TABLE.iter().find(|latency| latency.calls.contains(&call))
     }
 
-    /// The step that this one is at a place: the first creation on a GPU and the last destruction are steps of their own.
+    /// The step that this one is at a place: the first creation on a GPU and the last destruction are steps of their
+    /// own.
     #[must_use]
     pub fn at(&'static self, place: Option<Place>) -> &'static Latency {
         let instances = place.map(|place| place.instances);
@@ -267,7 +267,6 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The step.
     pub step: Step,
     /// Only on this GPU; None for all.
     pub gpu: Option<usize>,

@@ -12,11 +12,11 @@ pub struct Manners {
     /// Destroying a GPU instance answers success at once, and the instance goes this many milliseconds later
     /// (NVIDIA/go-nvml issue 146: it was still listed).
     pub destroyed_after_ms: Option<u64>,
-    /// An id that no instance of the GPU, or no compute instance of this GPU instance, can have is INVALID_ARGUMENT. Else
-    /// it is NOT_FOUND, as an id that none has now.
+    /// An id that no instance of the GPU, or no compute instance of this GPU instance, can have is INVALID_ARGUMENT.
+    /// Else it is NOT_FOUND, as an id that none has now.
     pub invalid_ids: bool,
-    /// A session goes on showing the GPUs as it saw them first, until it changes something itself (NVIDIA/libcudacxx issue
-    /// 224: an instance that another process had destroyed was still found).
+    /// A session goes on showing the GPUs as it saw them first, until it changes something itself (NVIDIA/libcudacxx
+    /// issue 224: an instance that another process had destroyed was still found).
     pub stale_sessions: bool,
     /// The GPUs are in an NVSwitch fabric, and come back to it this many milliseconds after MIG mode is off.
     pub fabric_after_ms: Option<u64>,

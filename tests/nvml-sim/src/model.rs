@@ -49,7 +49,6 @@ pub struct Model {
     pub pci_id: u32,
     /// PCI subsystem id.
     pub pci_subsystem: u32,
-    /// Architecture.
     pub architecture: Architecture,
     /// CUDA compute capability.
     pub compute_capability: (u32, u32),
@@ -67,7 +66,6 @@ pub struct Model {
     pub idle_power_mw: u32,
     /// The highest clock of the multiprocessors in MHz.
     pub clock_mhz: u32,
-    /// Clock of the memory, MHz.
     pub memory_clock_mhz: u32,
     /// Width of the memory bus in bits.
     pub memory_bus_bits: u32,
@@ -259,7 +257,6 @@ pub static MODELS: [Model; 11] = [
 ];
 
 impl Model {
-    /// The model of this name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Model> {
         MODELS.iter().find(|model| model.name == name)

@@ -22,7 +22,6 @@ pub struct Node {
     /// Version of the driver that NVML reports.
     pub driver: String,
     /// The serial number of the next instance. Serial numbers are never reused, so a handle never stands for another
-    /// instance.
     pub next_serial: u64,
     /// The number of reboots.
     pub boots: u32,
@@ -59,7 +58,6 @@ pub mod compute_mode {
     pub const EXCLUSIVE_PROCESS: u32 = 3;
 }
 
-/// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -71,7 +69,6 @@ pub struct Gpu {
     pub serial_number: u64,
     /// N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// PCI bus.
     pub pci_bus: u32,
     /// MIG mode in force.
     pub mig: bool,
@@ -106,7 +103,6 @@ pub struct Gpu {
     pub instances: Vec<GpuInstance>,
 }
 
-/// One GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuInstance {
@@ -158,8 +154,8 @@ pub fn random_uuid() -> String {
     uuid_of(b, 4)
 }
 
-/// A version 5 UUID in text, of these data: as `gpu_uuid.c` of open-gpu-kernel-modules makes that of an instance from the
-/// GPU, the id and the engine, with another hash.
+/// A version 5 UUID in text, of these data: as `gpu_uuid.c` of open-gpu-kernel-modules makes that of an instance from
+/// the GPU, the id and the engine, with another hash.
 fn uuid_by_place(gpu: &str, gpu_instance: u32, engine: u32) -> String {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -323,9 +319,10 @@ impl Node {
         let id = (0..8)
             .find(|id| instance.compute.iter().all(|other| other.id != *id))
             .ok_or(Code::INSUFFICIENT_RESOURCES)?;
-        let uuid = match self.manners.random_uuids {
-            true => random_uuid(),
-            false => uuid_by_place(&target.uuid, gpu_instance, start),
+        let uuid = if self.manners.random_uuids {
+            random_uuid()
+        } else {
+            uuid_by_place(&target.uuid, gpu_instance, start)
         };
         let compute = ComputeInstance {
             serial: self.serial(),
@@ -375,14 +372,9 @@ impl Gpu {
     /// NOT_SUPPORTED if MIG mode is off.
     pub fn mig_geometry(&self) -> Answer<&'static Geometry> {
         let geometry = self.geometry().ok_or(Code::NOT_SUPPORTED)?;
-        if self.mig {
-            Ok(geometry)
-        } else {
-            Err(Code::NOT_SUPPORTED)
-        }
+        if self.mig { Ok(geometry) } else { Err(Code::NOT_SUPPORTED) }
     }
 
-    /// The GPU instance of this id.
     #[must_use]
     pub fn instance(&self, id: u32) -> Option<&GpuInstance> {
         self.instances.iter().find(|instance| instance.id == id)
@@ -483,9 +475,9 @@ impl Gpu {
         }
     }
 
-    /// The driver's id for an instance: its place among those of its size. On GPUs with seven slices 7g has 0, halves have 1
-    /// and 2, quarters 3 to 6, eighths 7 to 14; on GPUs with four the whole 0, halves 1 and 2, quarters 3 to 6. On some
-    /// boards the halves are swapped (NVIDIA/DCGM issue 138: two GPUs of one node).
+    /// The driver's id for an instance: its place among those of its size. On GPUs with seven slices 7g has 0, halves
+    /// have 1 and 2, quarters 3 to 6, eighths 7 to 14; on GPUs with four the whole 0, halves 1 and 2, quarters 3 to 6.
+    /// On some boards the halves are swapped (NVIDIA/DCGM issue 138: two GPUs of one node).
     fn instance_id(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> u32 {
         let all = geometry.memory_slices;
         let swap = if self.swapped { all / 2 } else { 0 };
@@ -493,9 +485,10 @@ impl Gpu {
         let recorded = self.recorded.as_ref();
         let id = recorded.and_then(|it| it.id_at(profile.id, start));
         let id = id.unwrap_or(by_place);
-        match falsify::has_room(self) {
-            true => (id..).find(|id| self.instance(*id).is_none()).unwrap_or(id),
-            false => id,
+        if falsify::has_room(self) {
+            (id..).find(|id| self.instance(*id).is_none()).unwrap_or(id)
+        } else {
+            id
         }
     }
 
@@ -538,7 +531,6 @@ impl Gpu {
     /// As [`Gpu::destroy_gpu_instance`], for an instance that stands until a time.
     ///
     /// # Errors
-    /// The same.
     pub(crate) fn destroy_later(&mut self, id: u32, busy: bool, at_us: u64) -> Answer {
         let instance = self.instance_mut(id).ok_or(Code::NOT_FOUND)?;
         if busy || !instance.compute.is_empty() {

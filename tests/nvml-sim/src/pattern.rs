@@ -22,7 +22,6 @@ pub enum Pattern {
     },
     /// Parts one after another, each with constant activity; then idle, or from the first part again.
     Steps {
-        /// The parts.
         steps: Vec<Step>,
         /// Whether the parts are repeated.
         repeat: bool,

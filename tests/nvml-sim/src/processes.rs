@@ -55,7 +55,6 @@ const ENDED: u32 = 0o444;
 pub enum Role {
     /// Without MPS.
     Alone,
-    /// A server.
     Server,
     /// A client of the server with this pid.
     Client(u32),
@@ -64,7 +63,6 @@ pub enum Role {
 /// A running or ended process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// The process.
     pub process: Process,
     /// Its role in MPS.
     pub role: Role,
@@ -225,8 +223,8 @@ pub fn profiling(gpu_uuid: &str) -> String {
     format!("profiling-{gpu_uuid}")
 }
 
-/// Lets a process hold a device for as long as it lives, and be on no list of processes: a GPU, whose MIG mode stays; an
-/// instance, by its MIG UUID, which cannot be destroyed; or what [`profiling`] names.
+/// Lets a process hold a device for as long as it lives, and be on no list of processes: a GPU, whose MIG mode stays;
+/// an instance, by its MIG UUID, which cannot be destroyed; or what [`profiling`] names.
 ///
 /// # Errors
 /// The answer of the file system.
@@ -238,8 +236,8 @@ pub fn hold(root: &Path, pid: u32, device: &str) -> Result<(), StoreError> {
     fs::write(&path, "").map_err(StoreError::io(&path))
 }
 
-/// As the device of [`hold`]: the GPU's MIG mode can be switched, and its first instance is refused, as a display, peer access or a
-/// channel of the driver's own does.
+/// As the device of [`hold`]: the GPU's MIG mode can be switched, and its first instance is refused, as a display, peer
+/// access or a channel of the driver's own does.
 #[must_use]
 pub fn parent(gpu_uuid: &str) -> String {
     format!("{gpu_uuid}.parent")

@@ -326,7 +326,6 @@ impl Call {
         }
     }
 
-    /// A GPU instance.
     pub fn gpu_instance<T>(&self, handle: *mut T) -> Answer<(usize, &Gpu, &GpuInstance)> {
         let Handle::GpuInstance(serial) = self.decode(handle)? else {
             return Err(Code::INVALID_ARGUMENT);
@@ -372,16 +371,11 @@ impl Call {
     pub fn monitor(&self) -> Answer {
         // The driver makes this node accessible to all users. On the machines that were checked it did not show other
         // users' processes; root sees them.
-        if is_root() {
-            Ok(())
-        } else {
-            Err(Code::NO_PERMISSION)
-        }
+        if is_root() { Ok(()) } else { Err(Code::NO_PERMISSION) }
     }
 
     /// Whether the caller may use a MIG device. For root, missing nodes are created, and changed nodes are restored,
     /// as `nvidia-modprobe` does for the real library. That program is setuid root; here other users cannot create
-    /// nodes.
     pub fn may_use(&self, gpu: &Gpu, gi: &GpuInstance, ci: &ComputeInstance) -> bool {
         let capabilities = [
             Capability::GpuInstance(gpu.minor, gi.id),

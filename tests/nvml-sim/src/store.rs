@@ -36,12 +36,7 @@ pub enum StoreError {
     },
     /// A file has wrong content.
     #[error("{}: {reason}; make the node again with `gpusim init`", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        reason: String,
-    },
+    Content { path: PathBuf, reason: String },
 }
 
 impl StoreError {

@@ -5,7 +5,6 @@
 //! assert!(dice.below(6) < 6);
 //! ```
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
 
 use std::collections::hash_map::RandomState;
 use std::env;

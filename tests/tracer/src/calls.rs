@@ -102,7 +102,6 @@ const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUN
 /// A system call that changes something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Its name.
     pub name: &'static str,
     /// The path or file of the call, if its arguments name it.
     pub subject: Option<PathBuf>,

@@ -7,7 +7,6 @@
 //! both). For x86-64.
 #![forbid(unsafe_code)]
 #![cfg(target_arch = "x86_64")]
-#![deny(missing_docs)]
 
 mod calls;
 
@@ -54,7 +53,6 @@ pub enum Moment {
 pub struct Death {
     /// The number of the call among those that change something, from 1.
     pub nth: usize,
-    /// The moment.
     pub moment: Moment,
 }
 
@@ -68,8 +66,7 @@ pub struct Run {
 }
 
 /// Runs a command and kills it at `death`, if it reaches this call. All calls while it holds the lock of the file
-/// `driver_lock` count as one: the simulated driver works there, and the real one does this in one call of the
-/// kernel.
+/// `driver_lock` count as one: the simulated driver works there, and the real one does this in one call of the kernel.
 ///
 /// # Errors
 /// The command cannot be started, does not wait to be traced, or cannot be traced.
@@ -206,16 +203,15 @@ impl Tracer<'_> {
         let locks = number == libc::SYS_flock && arguments[1] as i32 & libc::LOCK_EX != 0;
         self.calls.push(call);
         let nth = self.calls.len();
-        match locks && is_lock {
-            true => {
-                self.section = Some(Section {
-                    thread,
-                    descriptor: arguments[0],
-                    nth,
-                    ends: false,
-                });
-            }
-            false => drop(self.under_way.insert(thread, nth)),
+        if locks && is_lock {
+            self.section = Some(Section {
+                thread,
+                descriptor: arguments[0],
+                nth,
+                ends: false,
+            });
+        } else {
+            self.under_way.insert(thread, nth);
         }
         Ok(self.dies(nth, Moment::Before))
     }

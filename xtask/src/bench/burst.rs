@@ -115,9 +115,10 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .into_iter()
         .collect::<Result<(Vec<_>, Vec<_>)>>()?;
     let places = gpus * PLACES;
-    let hooks = match arguments.burst_plain_hooks {
-        true => "GresTypes=gpu\nProlog=/bin/true\nEpilog=/bin/true\n",
-        false => "GresTypes=gpu\n",
+    let hooks = if arguments.burst_plain_hooks {
+        "GresTypes=gpu\nProlog=/bin/true\nEpilog=/bin/true\n"
+    } else {
+        "GresTypes=gpu\n"
     };
     let plain = Plain {
         build,
@@ -268,10 +269,7 @@ impl Side<'_> {
         let used_before = used()?;
         let mut ids = Vec::new();
         for number in 0..jobs {
-            let user = match self.in_turns {
-                true => number % users,
-                false => number * users / jobs,
-            };
+            let user = if self.in_turns { number % users } else { number * users / jobs };
             let user = &lab.users()[user];
             let request = self.requests[number % self.requests.len()];
             ids.push(lab.sbatch(user, &[request, "--output=/dev/null", "--wrap", JOB])?);
@@ -313,13 +311,14 @@ impl Side<'_> {
 impl Burst {
     fn summary(&self, jobs: usize) -> String {
         let seconds = self.all_over.as_secs_f64();
-        let prologs = match self.prologs.is_empty() {
-            true => "no prolog".to_owned(),
-            false => format!(
+        let prologs = if self.prologs.is_empty() {
+            "no prolog".to_owned()
+        } else {
+            format!(
                 "prolog p50 {:.2} s, p99 {:.2} s",
                 self.percentile(50).as_secs_f64(),
                 self.percentile(99).as_secs_f64()
-            ),
+            )
         };
         let cpu = self.cpu.map_or_else(String::new, |cpu| {
             let each = cpu.as_secs_f64() * 1000.0 / jobs as f64;

@@ -109,10 +109,7 @@ fn submit(lab: &Lab, option: &str) -> Result<()> {
 
 /// The first characters of a request in Slurm's API.
 pub(super) fn form(lab: &Lab) -> &'static str {
-    match lab.slurm().since(23, 11) {
-        true => "gres/",
-        false => "gres:",
-    }
+    if lab.slurm().since(23, 11) { "gres/" } else { "gres:" }
 }
 
 /// Builds a program that submits jobs without starting a client for each.

@@ -1,7 +1,8 @@
-//! The same jobs on the same node of eight GPUs: four of them lent whole and four in quarters, and all of them `uniform`.
+//! The same jobs on the same node of eight GPUs: four of them lent whole and four in quarters, and all of them
+//! `uniform`.
 //!
-//! Jobs of a whole GPU and of a quarter come in phases, as training by day and notebooks by night do. They sleep; a second here
-//! stands for a minute. Both clusters run at the same time and get each job at the same moment.
+//! Jobs of a whole GPU and of a quarter come in phases, as training by day and notebooks by night do. They sleep; a
+//! second here stands for a minute. Both clusters run at the same time and get each job at the same moment.
 
 use std::path::Path;
 use std::thread::sleep;

@@ -72,18 +72,20 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     let quarter = "--gres=gpufrac:0.25";
 
     for beside in [false, true] {
-        let neighbours = match beside {
-            true => Some((
+        let neighbours = if beside {
+            Some((
                 stay(&ours, "--gres=gpufrac:0.5")?,
                 stay(&slurm.lab, "--gres=mps:50")?,
-            )),
-            false => None,
+            ))
+        } else {
+            None
         };
         expect_daemon(&ours, beside)?;
         expect_daemon(&slurm.lab, beside)?;
-        let what = match beside {
-            true => "start of gpufrac:0.25 (mps), a second job",
-            false => "start of gpufrac:0.25 (mps), the first job",
+        let what = if beside {
+            "start of gpufrac:0.25 (mps), a second job"
+        } else {
+            "start of gpufrac:0.25 (mps), the first job"
         };
         let pair = Pair::measure_timed(
             rounds,
@@ -96,9 +98,10 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
             || start(&ours, quarter),
             || start(&slurm.lab, "--gres=mps:25"),
         )?;
-        let against = match beside {
-            true => "gres/mps and a script, a second job",
-            false => "gres/mps and a script, the first job",
+        let against = if beside {
+            "gres/mps and a script, a second job"
+        } else {
+            "gres/mps and a script, the first job"
         };
         table.add(what, against, &pair, Goal::None);
         let pair = Pair::measure_timed(
@@ -112,9 +115,10 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
                 prolog(&slurm.lab, &etc.join("Prolog"), &etc.join("Epilog"))
             },
         )?;
-        let what = match beside {
-            true => "Prolog of it alone, a second job",
-            false => "Prolog of it alone, the first job",
+        let what = if beside {
+            "Prolog of it alone, a second job"
+        } else {
+            "Prolog of it alone, the first job"
         };
         table.add(what, against, &pair, Goal::None);
         if let Some((one, two)) = neighbours {
@@ -203,7 +207,6 @@ fn end(lab: &Lab, job: JobId) -> Result<()> {
 }
 
 /// The lines of slurm.conf for Slurm's own MPS, with Prolog and Epilog that run the control program; both are written
-/// to the folder.
 fn hooks(folder: &Path, control: &Path) -> Result<String> {
     // The folder in which the lab looks for the daemons of a node.
     let place = folder.join("run/$SLURMD_NODENAME/mps");

@@ -1,8 +1,8 @@
 //! The forecast of `gpufrac plan` beside a real Slurm: the same jobs at the same times on the same nodes.
 //!
-//! The jobs are those of a trace, with shorter times. They sleep; the forecast gets the times at which slurmctld took them, and what a
-//! start and an end cost on this machine in the mean. Jobs that a layout can never start are left out, and on Slurm before 23.11 jobs
-//! of several GPUs, too: it counts one whole GPU or all GPUs of a node.
+//! The jobs are those of a trace, with shorter times. They sleep; the forecast gets the times at which slurmctld took
+//! them, and what a start and an end cost on this machine in the mean. Jobs that a layout can never start are left out,
+//! and on Slurm before 23.11 jobs of several GPUs, too: it counts one whole GPU or all GPUs of a node.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -60,9 +60,12 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         None => Series::own_name()?,
     };
     let counts_several = name >= "23.11";
-    history.jobs.retain(|job| match counts_several {
-        true => job.nodes <= NODES && job.gpus <= GPUS,
-        false => job.all_gpus() == 1,
+    history.jobs.retain(|job| {
+        if counts_several {
+            job.nodes <= NODES && job.gpus <= GPUS
+        } else {
+            job.all_gpus() == 1
+        }
     });
     let window = Duration::from_secs(arguments.plan_window);
     let jobs = shortened(&history, arguments.plan_jobs, window);
@@ -119,17 +122,16 @@ impl Planned<'_> {
     }
 }
 
-/// Jobs that follow each other in the history, with their order and the proportions of their times. A history of fewer jobs
-/// gives random ones of its jobs, some of them more than once.
+/// Jobs that follow each other in the history, with their order and the proportions of their times. A history of fewer
+/// jobs gives random ones of its jobs, some of them more than once.
 fn shortened(history: &History, count: usize, window: Duration) -> Vec<Planned<'_>> {
     let mut random = Rng::with_seed(1);
     let all = &history.jobs;
-    let jobs: Vec<&Job> = match all.len() < count {
-        true => (0..count).filter_map(|_| random.choice(all)).collect(),
-        false => {
-            let first = random.usize(..=all.len() - count);
-            all.iter().skip(first).take(count).collect()
-        }
+    let jobs: Vec<&Job> = if all.len() < count {
+        (0..count).filter_map(|_| random.choice(all)).collect()
+    } else {
+        let first = random.usize(..=all.len() - count);
+        all.iter().skip(first).take(count).collect()
     };
     let wanted = LOAD * f64::from(NODES * GPUS) * window.as_secs_f64();
     let length = |job: &Job, scale: f64| (job.ran as f64 * scale).clamp(LENGTHS.0, LENGTHS.1);
@@ -138,9 +140,10 @@ fn shortened(history: &History, count: usize, window: Duration) -> Vec<Planned<'
     for _ in 0..60 {
         let middle = f64::sqrt(low * high);
         let used = |job: &&Job| length(job, middle) * f64::from(job.all_gpus());
-        match jobs.iter().map(used).sum::<f64>() < wanted {
-            true => low = middle,
-            false => high = middle,
+        if jobs.iter().map(used).sum::<f64>() < wanted {
+            low = middle
+        } else {
+            high = middle
         }
     }
     let times = jobs.len().max(1) as f64;
@@ -263,9 +266,12 @@ fn pools(candidate: Candidate, model: &Model) -> String {
     let text = proposal::file(candidate, model, &Cluster::uniform(1, GPUS));
     let pools = text.split("\n[reaper]").next().unwrap_or_default();
     let lines = pools.lines().filter(|line| !line.starts_with("version"));
-    let named = lines.map(|line| match line.starts_with("nodes = ") {
-        true => "nodes = \"@NODES@\"\n".to_owned(),
-        false => format!("{line}\n"),
+    let named = lines.map(|line| {
+        if line.starts_with("nodes = ") {
+            "nodes = \"@NODES@\"\n".to_owned()
+        } else {
+            format!("{line}\n")
+        }
     });
     named.collect()
 }

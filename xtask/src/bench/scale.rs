@@ -1,8 +1,8 @@
 //! The cost of gpufrac for slurmctld: many nodes and many pending jobs, with and without gpufrac.
 //!
-//! Four clusters with the same nodes: gpufrac with halves; the same halves and shares without its plugins; whole GPUs; gpufrac with
-//! `uniform`, one device for each GPU. One job holds every CPU, so that all others are pending and slurmctld considers them in each
-//! cycle.
+//! Four clusters with the same nodes: gpufrac with halves; the same halves and shares without its plugins; whole GPUs;
+//! gpufrac with `uniform`, one device for each GPU. One job holds every CPU, so that all others are pending and
+//! slurmctld considers them in each cycle.
 
 use std::cell::Cell;
 use std::fs;
@@ -21,8 +21,8 @@ use super::{BenchArguments, Pair};
 const BATCH: usize = 50;
 const GPUS: u32 = 8;
 
-/// For each kind of job the requests on the four clusters: gpufrac with halves, its shares only, whole GPUs, and gpufrac with `uniform`, which
-/// has one size and the whole GPU.
+/// For each kind of job the requests on the four clusters: gpufrac with halves, its shares only, whole GPUs, and
+/// gpufrac with `uniform`, which has one size and the whole GPU.
 const LOAD: [[&str; 4]; 4] = [
     ["gpufrac:0.25", "shard:25", "gpu:1", "gpufrac:0.25"],
     ["gpufrac:0.5", "shard:50", "gpu:1", "gpufrac:0.25"],

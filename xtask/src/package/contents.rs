@@ -18,7 +18,6 @@ pub(super) const PROGRAMS: &str = "/usr/lib/gpufrac";
 /// The name that the package of each series provides, and the package that is built on the host.
 pub(super) const SERIES: &str = "gpufrac-plugins";
 
-/// A package.
 #[derive(Debug)]
 pub(super) struct Package {
     pub name: String,

@@ -11,7 +11,6 @@ use super::contents::{Need, Package, What, after};
 /// The package with Slurm's plugins and libslurm: SchedMD's, and EPEL's.
 const SLURM: &str = "slurm";
 
-/// Writes a package to `output`.
 pub(super) fn write(package: &Package, version: &str, output: &Path) -> Result<PathBuf> {
     let architecture = architecture(package)?.redhat;
     let mut builder = PackageBuilder::new(

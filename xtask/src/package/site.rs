@@ -117,11 +117,7 @@ impl Site {
             .first()
             .map_or("new".to_owned(), |host| host.first.to_string());
         let built = root().join("target/debug");
-        let gpusim = if NODES.contains(&name) {
-            built.join("gpusim")
-        } else {
-            "-".into()
-        };
+        let gpusim = if NODES.contains(&name) { built.join("gpusim") } else { "-".into() };
         let log = File::create(folder.join("log"))?;
         let starter = Command::new("bash")
             .arg(&script)

@@ -210,9 +210,10 @@ fn title(outcome: &Outcome) -> String {
 /// Result, seconds, name, and the times of the test's labs.
 fn line(outcome: &Outcome) -> String {
     let (up, waited) = outcome.labs();
-    let labs = match up > 0.0 {
-        true => format!(" (labs up {up:.1} s, waited {waited:.1} s)"),
-        false => String::new(),
+    let labs = if up > 0.0 {
+        format!(" (labs up {up:.1} s, waited {waited:.1} s)")
+    } else {
+        String::new()
     };
     format!(
         "{:>6} {:>7.1} s  {}{labs}",

@@ -175,9 +175,10 @@ fn value(fraction: Fraction) -> f64 {
 }
 
 fn part(part: f64, profile: Option<&str>) -> Wanted<'_> {
-    match part > 1.0 {
-        true => Wanted::Gpus(part.ceil() as u64),
-        false => Wanted::Part(part, profile),
+    if part > 1.0 {
+        Wanted::Gpus(part.ceil() as u64)
+    } else {
+        Wanted::Part(part, profile)
     }
 }
 

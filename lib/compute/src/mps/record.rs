@@ -33,7 +33,6 @@ pub struct Record {
     pub without: Outcome<Without>,
     /// With `-multiuser-server`: one server for all users (drivers from 555 on).
     pub one_server: Servers,
-    /// With a server for each user.
     pub server_per_user: Servers,
 }
 
@@ -111,7 +110,6 @@ pub struct Shares {
 /// A client with unusual limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limited {
-    /// Its part.
     pub got: Got,
     /// Whether a server has it as client.
     pub is_client: bool,

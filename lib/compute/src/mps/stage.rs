@@ -22,7 +22,6 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// The steps with one kind of servers.
 pub struct Stage<'a> {
-    /// The measurement.
     pub plan: &'a Plan<'a>,
     /// Whether one server serves all users.
     pub one_server: bool,
@@ -54,10 +53,7 @@ impl Stage<'_> {
 
     /// The user that servers may run as, besides root.
     fn server_user(&self) -> UserId {
-        match self.one_server {
-            true => UserId::ROOT,
-            false => SECOND.0,
-        }
+        if self.one_server { UserId::ROOT } else { SECOND.0 }
     }
 
     /// The memory of a share in MiB.
@@ -106,10 +102,7 @@ pub fn part_of(client: &mut Client, compute: Duration) -> Got {
         memory_mib: begun.memory_mib,
         free_mib: begun.free_mib,
         largest: client.largest()?,
-        computed: match compute.is_zero() {
-            true => None,
-            false => Some(client.compute(compute)?),
-        },
+        computed: if compute.is_zero() { None } else { Some(client.compute(compute)?) },
     })
 }
 
@@ -140,7 +133,8 @@ impl<'a> Daemon<'a> {
             group: (!stage.one_server).then_some(SECOND.1),
         };
         let (program, folder, user) = (stage.plan.control, stage.plan.folder, stage.server_user());
-        // The start of a daemon for one user changes the audit session of its thread, and this one has clients to start.
+        // The start of a daemon for one user changes the audit session of its thread, and this one has clients to
+        // start.
         let started = std::thread::scope(|scope| {
             let thread = scope.spawn(|| control(program, folder, user).start(start));
             thread.join()
@@ -188,7 +182,6 @@ impl<'a> Daemon<'a> {
         folder.read("pid").ok()??.trim().parse().ok()
     }
 
-    /// Its state.
     pub fn state(&self) -> State {
         let control = self.control();
         match control.health() {

@@ -18,7 +18,6 @@ pub struct ConfigError {
     pub line: usize,
     /// The key with its tables: `pool.h100.menu`; empty for a mistake of the file itself.
     pub key: String,
-    /// The mistake.
     #[source]
     pub problem: Problem,
 }
@@ -88,32 +87,17 @@ pub enum Problem {
     Empty,
     /// Slurm does not accept such a name.
     #[error("{name:?} cannot be a name; use letters, digits, '-', '_' and '.'")]
-    Name {
-        /// The name.
-        name: String,
-    },
-    /// A name under which Slurm cannot count.
+    Name { name: String },
     #[error(
         "{name:?} cannot be the name under which Slurm counts fractions: {source}; write for example name = \"frac\""
     )]
-    CountName {
-        /// The name.
-        name: String,
-        /// The cause.
-        source: NoCountName,
-    },
+    CountName { name: String, source: NoCountName },
     /// The path is relative, so its meaning would depend on the working directory.
     #[error("{value:?} must be an absolute path")]
-    RelativePath {
-        /// The path.
-        value: String,
-    },
+    RelativePath { value: String },
     /// The path has a `%` that is not `%n`, the name of the node.
     #[error("{value:?}: only %n (the node's name) is known")]
-    Percent {
-        /// The path.
-        value: String,
-    },
+    Percent { value: String },
     /// Not a price.
     #[error("{value} is not a price; write a number with at most six decimals, such as 1.25")]
     Price {
@@ -125,7 +109,6 @@ pub enum Problem {
     Fraction {
         /// The value as written.
         text: String,
-        /// The reason.
         source: FractionError,
     },
     /// No mechanism has this name.
@@ -147,10 +130,7 @@ pub enum Problem {
     },
     /// LD_PRELOAD cannot name this path.
     #[error("{value:?} cannot be preloaded: write an absolute path without blanks and colons")]
-    LibraryPath {
-        /// The path.
-        value: String,
-    },
+    LibraryPath { value: String },
     /// The value is not a count.
     #[error("{value} is not a number from 1 to 255")]
     Count {
@@ -207,10 +187,7 @@ pub enum Problem {
     },
     /// A `[gpu.NAME]` table of the file has the name of a built-in model.
     #[error("{name} is built in; choose another name")]
-    BuiltinName {
-        /// The name.
-        name: String,
-    },
+    BuiltinName { name: String },
     /// The GPU cannot have this layout with this menu.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -219,10 +196,7 @@ pub enum Problem {
     Hostlist(#[from] HostlistError),
     /// A list has the same value twice.
     #[error("{value} is written twice; remove one of them")]
-    Twice {
-        /// The value.
-        value: String,
-    },
+    Twice { value: String },
     /// The GPU index is out of range.
     #[error("{value} is not an index of a GPU; write NVML's, from 0 to 255")]
     GpuIndex {
@@ -250,7 +224,6 @@ pub enum Problem {
         /// The partitions that pools serve.
         served: String,
     },
-    /// `min` is over `max`.
     #[error("min {min} is more than max {max}")]
     MinOverMax {
         /// The value of `min`.
@@ -269,10 +242,8 @@ pub enum Problem {
     Default {
         /// The value of `default`.
         fraction: Fraction,
-        /// The reason.
         reason: String,
     },
-    /// The value is not a duration.
     #[error(
         "{value:?} is not a duration; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
     )]
@@ -296,17 +267,14 @@ pub enum Problem {
     /// A ceiling that the mechanism cannot have.
     #[error("{value} cannot be the ceiling of {of}; write {write}")]
     BurstMax {
-        /// The value.
         value: String,
         /// The possible values.
         write: &'static str,
-        /// Of what.
         of: &'static str,
     },
     /// More than the most.
     #[error("{default} does not go with burst_max {max}; write {max}, or leave the key out")]
     BurstDefault {
-        /// The default.
         default: String,
         /// The most.
         max: String,
@@ -381,7 +349,6 @@ pub enum Problem {
         /// The time of the first warning before the end of the window.
         warning: String,
     },
-    /// The pools of a partition have no size in common.
     #[error(
         "pools {pools} of partition {partition} have no size in common, so users could not request a fraction there; give them menus with a common size, or separate partitions"
     )]

@@ -47,9 +47,9 @@ impl Config {
         }
     }
 
-    /// Reads all but `[reaper]`, `[report]`, `[web]`, `stuck` and `[hooks]`, for the programs that make slices: a mistake there must not stop
-    /// them. The second value has the mistakes there; if there are any, the configuration has the defaults of
-    /// `[reaper]`.
+    /// Reads all but `[reaper]`, `[report]`, `[web]`, `stuck` and `[hooks]`, for the programs that make slices: a
+    /// mistake there must not stop them. The second value has the mistakes there; if there are any, the configuration
+    /// has the defaults of `[reaper]`.
     ///
     /// # Errors
     /// All other mistakes of the file together with those of these tables, in the order of lines.
@@ -131,10 +131,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         count_name,
         pools,
         partitions,
-        reaper: match aside.is_empty() {
-            true => reaper,
-            false => Reaper::default(),
-        },
+        reaper: if aside.is_empty() { reaper } else { Reaper::default() },
         rates,
         web,
         stuck: stuck.unwrap_or_default(),

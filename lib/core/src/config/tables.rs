@@ -74,7 +74,6 @@ impl Default for Hooks {
 pub struct Web {
     /// Name of the host whose gpufrac-reaperd writes them, as Slurm or the host itself names it.
     pub host: String,
-    /// The folder.
     pub folder: String,
 }
 
@@ -135,7 +134,6 @@ impl Paths {
 /// `[partition.NAME]`: which sizes a partition gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionRules {
-    /// The partition.
     pub name: String,
     /// The smallest size.
     pub min: Option<Fraction>,
@@ -185,7 +183,6 @@ impl Config {
         format!("{:016x}", crc64(format!("{self:?}").as_bytes()))
     }
 
-    /// The pool with this name.
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
     }

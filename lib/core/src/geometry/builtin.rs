@@ -56,8 +56,8 @@ impl Geometry {
         NAMES
     }
 
-    /// Whether the model is known to need a reset for a change of MIG mode. Of a model that the configuration describes only
-    /// the driver knows.
+    /// Whether the model is known to need a reset for a change of MIG mode. Of a model that the configuration describes
+    /// only the driver knows.
     pub fn needs_reset_for_mig(&self) -> bool {
         RESET_FOR_MIG.contains(&self.model.as_str())
     }

@@ -1,8 +1,9 @@
 //! The evidence for each row of the built-in tables.
 //!
-//! NVIDIA's Go mock of NVML (go-nvml, pkg/nvml/mock) agrees with the counts of multiprocessors of B200 (18, 36, 54, 72 and 126)
-//! and with its most instances (7/1/4/3/2/1/1). That is no evidence: its figures are multiples of one slice, and its
-//! positions are not those of NVML (its 1g with double memory takes one memory slice, 3g three and 7g seven). No row follows it.
+//! NVIDIA's Go mock of NVML (go-nvml, pkg/nvml/mock) agrees with the counts of multiprocessors of B200 (18, 36, 54, 72
+//! and 126) and with its most instances (7/1/4/3/2/1/1). That is no evidence: its figures are multiples of one slice,
+//! and its positions are not those of NVML (its 1g with double memory takes one memory slice, 3g three and 7g seven).
+//! No row follows it.
 
 use std::fmt;
 
@@ -32,7 +33,8 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// The evidence of a model: for memory and multiprocessors of its plain profiles, by their names, and for their positions.
+/// The evidence of a model: for memory and multiprocessors of its plain profiles, by their names, and for their
+/// positions.
 struct Rows {
     model: &'static str,
     figures: &'static [(&'static str, Evidence)],
@@ -125,8 +127,8 @@ const ROWS: [Rows; 9] = {
             ],
             positions: Assumed,
         },
-        // Of 3g, 4g and 7g the names alone are known: twice and four times the memory of 2g, and 18 multiprocessors a slice. That is
-        // too few for 7g: three 2g and a 1g with double memory were captured with 138 together.
+        // Of 3g, 4g and 7g the names alone are known: twice and four times the memory of 2g, and 18 multiprocessors a
+        // slice. That is too few for 7g: three 2g and a 1g with double memory were captured with 138 together.
         Rows {
             model: "B200-180",
             figures: &[

@@ -3,9 +3,9 @@
 use super::Geometry;
 use crate::fraction::MemoryMib;
 
-/// Words of NVML's names that stand for another model. The MIG profiles of all four are known from the configurations of
-/// NVIDIA/mig-parted, which names them by PCI id and gives them the profiles of that model with the same memory. Unknown
-/// are their counts of multiprocessors, which nothing compares: no output of `nvidia-smi mig -lgip` is public.
+/// Words of NVML's names that stand for another model. The MIG profiles of all four are known from the configurations
+/// of NVIDIA/mig-parted, which names them by PCI id and gives them the profiles of that model with the same memory.
+/// Unknown are their counts of multiprocessors, which nothing compares: no output of `nvidia-smi mig -lgip` is public.
 const OTHER_NAMES: [(&str, &str); 4] = [
     // The GPU of a Grace Hopper board.
     ("GH200", "H100"),
@@ -21,7 +21,6 @@ impl Geometry {
     /// memory.
     ///
     /// Each word of the model's name must be in `product`. Of several such models, the one with the nearest memory is
-    /// returned.
     pub fn model_of_product(product: &str, memory: MemoryMib) -> Option<&'static str> {
         let words: Vec<String> = product
             .split(|c: char| !c.is_ascii_alphanumeric())

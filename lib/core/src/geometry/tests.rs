@@ -57,8 +57,7 @@ fn memory_is_what_the_tools_print() {
 fn differences_name_what_differs() {
     let expected = Geometry::builtin("H100-80").unwrap();
     let mut real = expected.clone();
-    // Differences that do not matter: the ECC setting, a newer driver's profile, the multiprocessors of the PCIe
-    // board.
+    // Differences that do not matter: the ECC setting, a newer driver's profile, the multiprocessors of the PCIe board.
     for profile in &mut real.profiles {
         profile.memory.0 = profile.memory.0 * 95 / 100;
         profile.multiprocessors -= 2;

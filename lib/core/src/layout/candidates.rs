@@ -192,11 +192,7 @@ fn halves(geometry: &Geometry, menu: &[Fraction]) -> Result<Plan, LayoutError> {
         });
     }
     within_a_half(menu)?;
-    let denominators: &[u32] = if geometry.compute_slices > 4 {
-        &[8, 4, 2]
-    } else {
-        &[4, 2]
-    };
+    let denominators: &[u32] = if geometry.compute_slices > 4 { &[8, 4, 2] } else { &[4, 2] };
     let default: Vec<Fraction> = denominators
         .iter()
         .filter_map(|denominator| Fraction::new(1, *denominator).ok())

@@ -14,7 +14,6 @@ pub enum LayoutError {
     Geometry {
         /// The GPU model.
         model: String,
-        /// The contradiction.
         what: String,
     },
     /// The GPU cannot be divided into halves.
@@ -42,7 +41,6 @@ pub enum LayoutError {
     TooLarge {
         /// The menu entry.
         fraction: Fraction,
-        /// The layout.
         kind: LayoutKind,
         /// The largest possible size.
         limit: Fraction,
@@ -71,7 +69,6 @@ pub enum LayoutError {
     /// The layout has a single size, and the menu names another.
     #[error("layout \"{kind}\" on {model} has one size, {}; leave the menu out", only.ratio())]
     FixedMenu {
-        /// The layout.
         kind: LayoutKind,
         /// The GPU model.
         model: String,
@@ -124,7 +121,6 @@ pub enum LayoutError {
 /// A state of a device in which a request that Slurm's count admits has no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counterexample {
-    /// The device.
     pub side: Side,
     /// The instances on the device: profile and position.
     pub instances: Vec<(String, Placement)>,

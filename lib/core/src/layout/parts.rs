@@ -20,7 +20,6 @@ pub enum LayoutKind {
     /// One device for each GPU, with one job.
     Whole,
     /// One device for each GPU, of which any whole percent can be given. Shares have no positions, so Slurm's count
-    /// is enough.
     Shares,
 }
 
@@ -70,7 +69,6 @@ impl fmt::Display for Side {
 pub struct Candidate {
     /// NVML's profile id.
     pub profile_id: u32,
-    /// Its position.
     pub placement: Placement,
 }
 
@@ -79,7 +77,6 @@ pub struct Candidate {
 pub struct Occupied {
     /// NVML's profile id.
     pub profile_id: u32,
-    /// Its position.
     pub placement: Placement,
 }
 
@@ -109,7 +106,6 @@ impl fmt::Display for MenuEntry {
 /// A layout, proven safe for one GPU model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The kind.
     pub kind: LayoutKind,
     /// The devices of a GPU, in Slurm's order.
     pub sides: Vec<Side>,
@@ -126,7 +122,6 @@ pub struct Layout {
 /// The result of the proof for one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The device.
     pub side: Side,
     /// The number of states that can be reached, with the empty one.
     pub states: usize,

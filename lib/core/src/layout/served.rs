@@ -9,11 +9,9 @@ use crate::geometry::{Geometry, Profile};
 /// One size of a layout, on a GPU that is full of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// The layout.
     pub kind: LayoutKind,
     /// Whether all pieces have the same compute (`equal`).
     pub equal: bool,
-    /// The size.
     pub size: Fraction,
     /// Memory and multiprocessors of each piece, largest first.
     pub pieces: Vec<(MemoryMib, u32)>,
@@ -95,10 +93,7 @@ impl Served {
             gib(least.unwrap_or_default()),
             self.multiprocessors(),
             gib(self.left.0),
-            match self.whole {
-                true => "yes".to_owned(),
-                false => "no".to_owned(),
-            },
+            if self.whole { "yes".to_owned() } else { "no".to_owned() },
         ]
     }
 

@@ -437,22 +437,23 @@ fn uniform_pieces_and_the_whole_gpu() {
     let mut seen = Vec::new();
     for model in Geometry::builtin_names() {
         let seven = builtin(model).compute_slices == 7;
-        let cases: &[(&str, bool, u32, usize, usize)] = match seven {
-            // Size, equal, units, number of pieces, states: the subsets of the pieces, and the whole GPU.
-            true => &[
+        // Size, equal, units, number of pieces, states: the subsets of the pieces, and the whole GPU.
+        let cases: &[(&str, bool, u32, usize, usize)] = if seven {
+            &[
                 ("1/2", false, 50, 2, 5),
                 ("1/2", true, 50, 2, 5),
                 ("1/4", false, 25, 4, 17),
                 ("1/4", true, 25, 4, 17),
                 ("1/7", false, 14, 7, 129),
                 ("1/7", true, 14, 7, 129),
-            ],
-            false => &[
+            ]
+        } else {
+            &[
                 ("1/2", false, 50, 2, 5),
                 ("1/2", true, 50, 2, 5),
                 ("1/4", false, 25, 4, 17),
                 ("1/4", true, 25, 4, 17),
-            ],
+            ]
         };
         for (size, equal, units, count, states) in cases.iter().copied() {
             let (layout, placed) = pieces(model, size, equal);

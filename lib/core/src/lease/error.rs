@@ -80,12 +80,13 @@ impl LeaseError {
 }
 
 fn unread(found: i64) -> String {
-    match found > i64::from(VERSION) {
-        true => format!(
+    if found > i64::from(VERSION) {
+        format!(
             "a newer gpufrac wrote this lease (version {found}; this build reads {OLDEST} to {VERSION}); install that build again to end the lease"
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "lease version {found} is too old, this build reads {OLDEST} to {VERSION}; install the build that wrote it until the job is over"
-        ),
+        )
     }
 }

@@ -133,7 +133,6 @@ pub struct MigSlice {
     pub profile_id: u32,
     /// The profile's name, e.g. `2g.20gb`.
     pub profile_name: String,
-    /// Its position.
     pub placement: Placement,
     /// The instance, after it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,7 +191,8 @@ pub struct HamiSlice {
     pub burst: bool,
 }
 
-/// A MIG instance as it was created. The driver reuses ids, and a new instance at the same place may have the same UUID.
+/// A MIG instance as it was created. The driver reuses ids, and a new instance at the same place may have the same
+/// UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instance {

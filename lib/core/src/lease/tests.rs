@@ -233,9 +233,10 @@ fn every_mechanism_has_its_sections() {
         let mut lease = Lease { slice, ..lease() };
         let mechanism = lease.mechanism();
         assert_eq!(lease.kind(), kind);
-        let device = match mechanism.uses_mig() {
-            true => instance().mig_uuid,
-            false => lease.slice.gpu_uuid.clone(),
+        let device = if mechanism.uses_mig() {
+            instance().mig_uuid
+        } else {
+            lease.slice.gpu_uuid.clone()
         };
         assert_eq!(lease.slice.cuda_device(), Some(device.as_str()));
         assert_eq!(lease.slice.instance().is_some(), mechanism.uses_mig());

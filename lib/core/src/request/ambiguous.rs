@@ -4,10 +4,9 @@
 //! counts as it is; it also refuses a text in which Slurm reads nothing or another number.
 //!
 //! Up to 23.02 Slurm looks for `gres:` anywhere in the rest of a text and takes the text behind it as the next item;
-//! from 23.11 on it looks for `gres` and skips a `/` behind it. It ignores the text before. Of two counts for one
-//! name and Type it takes the last (`_get_next_gres` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
-//! src/common/slurm_protocol_defs.c of 24.11). So a text can show one count to a reader of items and another to
-//! Slurm.
+//! from 23.11 on it looks for `gres` and skips a `/` behind it. It ignores the text before. Of two counts for one name
+//! and Type it takes the last (`_get_next_gres` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
+//! src/common/slurm_protocol_defs.c of 24.11). So a text can show one count to a reader of items and another to Slurm.
 
 use super::error::RequestError;
 use super::item::{GresForm, Kind};
@@ -56,9 +55,10 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
                 ..
             }
         );
-        let plain = match by_both {
-            true => body.replacen(Mechanism::MigMps.name(), "", 1),
-            false => body.to_owned(),
+        let plain = if by_both {
+            body.replacen(Mechanism::MigMps.name(), "", 1)
+        } else {
+            body.to_owned()
         };
         if !plain.bytes().all(is_plain) {
             return refused("a name or a count has no such character");

@@ -36,9 +36,10 @@ pub(super) fn read(rest: &str, form: GresForm) -> Option<Counted<'_>> {
         ([type_name, last], None) => (Some(*type_name), number_of(last)?),
         _ => return None,
     };
-    match type_name.is_none_or(is_type) {
-        true => Some(Counted { type_name, count }),
-        false => None,
+    if type_name.is_none_or(is_type) {
+        Some(Counted { type_name, count })
+    } else {
+        None
     }
 }
 

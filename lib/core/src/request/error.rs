@@ -17,7 +17,6 @@ pub enum RequestError {
     Fraction {
         /// The item as written.
         item: String,
-        /// The reason.
         source: FractionError,
     },
     /// The value is a ratio or a percentage.
@@ -33,7 +32,6 @@ pub enum RequestError {
     Instead {
         /// The item as written.
         item: String,
-        /// The mistake.
         why: &'static str,
         /// The text to write instead.
         write: String,
@@ -67,7 +65,6 @@ pub enum RequestError {
     Ambiguous {
         /// The item as written.
         item: String,
-        /// The reason.
         why: &'static str,
     },
     /// The name is in capital letters.

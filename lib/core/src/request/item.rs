@@ -54,7 +54,6 @@ pub enum Kind<'a> {
     Gpufrac {
         /// The mechanism, if named.
         mechanism: Option<Mechanism>,
-        /// The amount.
         amount: Amount,
     },
     /// `shard`, Slurm's own share of a GPU.

@@ -69,9 +69,10 @@ fn misnamed(text: &str) -> Option<RequestError> {
     let Some((name, rest)) = body.split_once([':', '=']) else {
         let glued = body.get(..NAME.len())?;
         let amount = body.get(NAME.len()..)?.trim_start_matches(['-', '_']);
-        return match glued.eq_ignore_ascii_case(NAME) && is_decimal(amount) {
-            true => instead("there is no GRES of this name", None, amount),
-            false => None,
+        return if glued.eq_ignore_ascii_case(NAME) && is_decimal(amount) {
+            instead("there is no GRES of this name", None, amount)
+        } else {
+            None
         };
     };
     let amount = rest.rsplit([':', '=']).next().unwrap_or(rest);
@@ -161,12 +162,13 @@ pub(super) fn swapped(text: &str, first: &str, second: &str) -> Option<RequestEr
         let write = format!("{NAME}:{known}:{first}");
         return instead("the mechanism comes first", write);
     }
-    match is_digits(second) {
-        true => instead(
+    if is_digits(second) {
+        instead(
             "a job gets one slice on each node, or one for each task (--tres-per-task), and no number of them",
             format!("{NAME}:{first}"),
-        ),
-        false => None,
+        )
+    } else {
+        None
     }
 }
 

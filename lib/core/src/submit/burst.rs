@@ -1,6 +1,7 @@
 //! Reads `--gpufrac-burst` of a job, and checks that the pools of the job lend so much.
 //!
-//! A burst is a ceiling of compute above the job's share. Slurm knows nothing of it: it counts, bills and limits the share.
+//! A burst is a ceiling of compute above the job's share. Slurm knows nothing of it: it counts, bills and limits the
+//! share.
 
 use super::option;
 use crate::fraction::{Fraction, FractionError, Units};
@@ -35,7 +36,6 @@ pub enum BurstRefusal {
     BelowShare {
         /// The requested ceiling.
         burst: Fraction,
-        /// The share.
         share: Fraction,
         /// The most that the pool lends.
         max: Fraction,
@@ -48,9 +48,7 @@ pub enum BurstRefusal {
     AboveMax {
         /// The requested ceiling.
         burst: Fraction,
-        /// The pool.
         pool: String,
-        /// The share.
         share: Fraction,
         /// The most that the pool lends.
         max: Fraction,
@@ -62,13 +60,11 @@ pub enum BurstRefusal {
     OnlyWhole {
         /// The requested ceiling.
         burst: Fraction,
-        /// The pool.
         pool: String,
     },
     /// The pool lends nothing.
     #[error("gpufrac: pool {pool} takes no --gpufrac-burst: {why}; leave the option out")]
     None {
-        /// The pool.
         pool: String,
         /// The reason why the pool lends nothing.
         why: NoBurst,
@@ -81,7 +77,6 @@ pub enum NoBurst {
     /// `gpufrac:1`.
     #[error("the job has a whole GPU")]
     Whole,
-    /// MIG.
     #[error(
         "each of its jobs has a MIG instance of its own, and no job can use the multiprocessors of another's"
     )]
@@ -103,9 +98,10 @@ pub enum NoBurst {
 
 /// `--gpufrac-burst=F with F from 0.25 to 0.75`.
 fn ways(share: Fraction, max: Fraction) -> String {
-    match share < max {
-        true => format!("--gpufrac-burst=F with F from {share} to {max}, or leave it out"),
-        false => "no --gpufrac-burst: the share is as much".to_owned(),
+    if share < max {
+        format!("--gpufrac-burst=F with F from {share} to {max}, or leave it out")
+    } else {
+        "no --gpufrac-burst: the share is as much".to_owned()
     }
 }
 

@@ -173,9 +173,10 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     let (sizes, elsewhere) = instead_of_gpus(config, destination);
     Err(Refusal::NoSuchType {
         type_name: request::quoted(type_name),
-        destination: match destination.named {
-            true => format!("partition {partition}"),
-            false => destination.title(),
+        destination: if destination.named {
+            format!("partition {partition}")
+        } else {
+            destination.title()
         },
         sizes,
         elsewhere,

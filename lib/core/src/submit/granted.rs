@@ -24,10 +24,10 @@ pub(super) struct Granted<'a> {
 impl Granted<'_> {
     /// Whether Slurm counts the grant in whole devices; otherwise in shares of one device.
     ///
-    /// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends (`_job_dealloc`
-    /// in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a whole GPU is
-    /// requested as all shares of a device. A job cannot have shares of two devices there; [`several`] limits the jobs
-    /// that can have two.
+    /// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends
+    /// (`_job_dealloc` in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a
+    /// whole GPU is requested as all shares of a device. A job cannot have shares of two devices there; [`several`]
+    /// limits the jobs that can have two.
     pub(super) fn is_counted_in_devices(&self, form: GresForm) -> bool {
         let is_never_shared = self.grant.pools.iter().any(|pool| is_never_shared(pool));
         let is_several = self.grant.entry.units > Units::WHOLE;
@@ -106,10 +106,7 @@ pub(super) fn of_notation(
     }
     let is_per_task = request.tres_per_task.is_some_and(request::names_fraction);
     let meant = RequestedFraction {
-        option: match is_per_task {
-            true => FractionOption::TresPerTask,
-            false => FractionOption::Gres,
-        },
+        option: if is_per_task { FractionOption::TresPerTask } else { FractionOption::Gres },
         origin: Origin::Item(0),
         mechanism: None,
         demand: Demand::Fraction(*decimal),

@@ -50,7 +50,8 @@ pub enum Refusal {
         /// The fraction, if the number can be meant as a percentage.
         meant: Option<Fraction>,
     },
-    /// The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that are in use.
+    /// The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that
+    /// are in use.
     #[error(
         "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}{}",
         all.iter().map(|all| format!(", or --gres=gpufrac:{all} for all GPUs of a node")).collect::<String>(),
@@ -72,7 +73,6 @@ pub enum Refusal {
         /// The value of gpufrac as written.
         amount: String,
     },
-    /// A fraction and `none` in one request.
     #[error(
         "gpufrac: a fraction and none cannot be in one request; leave none out, and write only --gres=gpufrac:0.25"
     )]
@@ -91,9 +91,7 @@ pub enum Refusal {
         if *option == "--gpus" { ", without SBATCH_GPUS, SALLOC_GPUS and SLURM_GPUS in the environment" } else { "" }
     )]
     GpuElsewhere {
-        /// The option.
         option: &'static str,
-        /// The option with the fraction.
         with: FractionOption,
         /// The value of gpufrac as written.
         amount: String,
@@ -108,14 +106,10 @@ pub enum Refusal {
         "gpufrac: a fraction cannot be combined with --core-spec or --thread-spec (Slurm then gives the job its nodes alone, and no shares of GPUs); leave it out"
     )]
     CoreSpec,
-    /// A fraction in an option that does not count per node.
     #[error(
         "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"
     )]
-    NotPerNode {
-        /// The option.
-        option: &'static str,
-    },
+    NotPerNode { option: &'static str },
     /// A fraction per task, which this Slurm cannot count.
     #[error(
         "gpufrac: a fraction for each task needs Slurm 23.11 or later; write --gres=gpufrac:0.25, a slice on each node that all tasks there share"
@@ -139,10 +133,7 @@ pub enum Refusal {
     /// More tasks than a device has room for.
     #[error(
         "gpufrac: {tasks} tasks with {units}% of a GPU each do not fit: all slices of a job on a node are of one device, which has {most}; write {} (at most {most} tasks on a node), or a smaller fraction",
-        match nodes <= there {
-            true => format!("--nodes={nodes} --ntasks={tasks}"),
-            false => format!("--nodes={there} --ntasks={} on all {there} nodes with these GPUs", most.saturating_mul(*there)),
-        }
+        if nodes <= there { format!("--nodes={nodes} --ntasks={tasks}") } else { format!("--nodes={there} --ntasks={} on all {there} nodes with these GPUs", most.saturating_mul(*there)) }
     )]
     TooManyTasks {
         /// The number of tasks.
@@ -171,10 +162,7 @@ pub enum Refusal {
         "gpufrac: gpufrac cannot be combined with {option} (Slurm refuses it for shares of GPUs); leave it out{}",
         if *option == "--gpu-freq" { "" } else { ", and use --cpus-per-task or --mem" }
     )]
-    PerGpu {
-        /// The option.
-        option: &'static str,
-    },
+    PerGpu { option: &'static str },
     /// The partition has no pool.
     #[error(
         "gpufrac: partition {partition:?} has no fractions of GPUs; {}",
@@ -192,7 +180,6 @@ pub enum Refusal {
         words(there)
     )]
     NoMechanism {
-        /// The option with the fraction.
         option: FractionOption,
         /// The partition for messages.
         destination: String,
@@ -227,7 +214,6 @@ pub enum Refusal {
         ways(*option, sizes, elsewhere)
     )]
     NoWhole {
-        /// The option with the fraction.
         option: FractionOption,
         /// The partition for messages.
         destination: String,
@@ -242,7 +228,6 @@ pub enum Refusal {
         ways(*option, sizes, elsewhere)
     )]
     TooLarge {
-        /// The option with the fraction.
         option: FractionOption,
         /// The value as written.
         text: String,
@@ -272,7 +257,6 @@ pub enum Refusal {
     /// The size was rewritten earlier, and is not on the menu of this partition.
     #[error("gpufrac: {text} units are not a size of {destination}; {}", ways(*option, sizes, &[]))]
     NotOnMenu {
-        /// The option with the fraction.
         option: FractionOption,
         /// The value as written.
         text: String,
@@ -284,7 +268,6 @@ pub enum Refusal {
     /// The pools have no common size for the request.
     #[error("gpufrac: the pools of {destination} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(*option, sizes, *named, *one), with_mechanism(*option, by, text))]
     NothingInCommon {
-        /// The option with the fraction.
         option: FractionOption,
         /// The value as written.
         text: String,
@@ -304,9 +287,7 @@ pub enum Refusal {
     /// The size is outside of the partition's rules.
     #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}", ways_here(*option, sizes, *named, true))]
     OutsideRules {
-        /// The option with the fraction.
         option: FractionOption,
-        /// The partition.
         partition: String,
         /// The size that the pools would have given.
         size: Fraction,
@@ -324,9 +305,7 @@ pub enum Refusal {
     Raw {
         /// `shard`, `mps` or `gpu`.
         name: &'static str,
-        /// The partition.
         partition: String,
-        /// The reason.
         reason: RawReason,
         /// The number of whole GPUs on a node that can be requested instead.
         gpus: u64,
@@ -463,9 +442,10 @@ fn fewer_gpus(most: Option<u32>, meant: Option<Fraction>) -> String {
 
 /// The request for several whole GPUs, if the sizes include a whole one.
 fn several(gpus: u64, sizes: &[Fraction]) -> String {
-    match gpus > 1 && sizes.last() == Some(&Fraction::ONE) {
-        true => format!("; for {gpus} whole GPUs write --gres=gpufrac:{gpus}"),
-        false => String::new(),
+    if gpus > 1 && sizes.last() == Some(&Fraction::ONE) {
+        format!("; for {gpus} whole GPUs write --gres=gpufrac:{gpus}")
+    } else {
+        String::new()
     }
 }
 

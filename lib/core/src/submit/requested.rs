@@ -38,7 +38,6 @@ pub(super) enum Origin<'a> {
     Default(&'a str),
 }
 
-/// A requested fraction.
 pub(super) struct RequestedFraction<'a> {
     pub(super) option: FractionOption,
     pub(super) origin: Origin<'a>,
@@ -297,11 +296,7 @@ fn raw_or_nothing(
         let meant = gpu.count.is_none() || gpu.type_name.is_some_and(is_number);
         return RequestedGpus::Raw {
             name: "gpu",
-            reason: if meant {
-                RawReason::MeantFraction
-            } else {
-                RawReason::Plain
-            },
+            reason: if meant { RawReason::MeantFraction } else { RawReason::Plain },
             gpus: gpu.count.unwrap_or(1),
         };
     }

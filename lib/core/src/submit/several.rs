@@ -43,20 +43,21 @@ fn keep_enough(request: &JobRequest<'_>, gpus: u32, pools: &mut Vec<&Pool>) -> R
     };
     let limit = pools.iter().map(|pool| most(pool)).max();
     pools.retain(|pool| most(pool) >= gpus);
-    match pools.is_empty() {
-        false => Ok(()),
-        true => Err(Refusal::TooManyGpus {
+    if !pools.is_empty() {
+        Ok(())
+    } else {
+        Err(Refusal::TooManyGpus {
             text: format!("gpufrac:{gpus}"),
             most: Some(limit.unwrap_or_default()),
             meant: None,
-        }),
+        })
     }
 }
 
-/// Removes the pools of which Slurm before 23.11 could give GPUs that are in use: it forgets that shares of a GPU are in
-/// use when the first of their jobs ends (`Granted::is_counted_in_devices`). Its counts are right for GPUs that are never
-/// shared, for a job that has its nodes alone, and for a job that has all units of its nodes: those are counted as
-/// `gres/gpufrac`, which has no devices.
+/// Removes the pools of which Slurm before 23.11 could give GPUs that are in use: it forgets that shares of a GPU are
+/// in use when the first of their jobs ends (`Granted::is_counted_in_devices`). Its counts are right for GPUs that are
+/// never shared, for a job that has its nodes alone, and for a job that has all units of its nodes: those are counted
+/// as `gres/gpufrac`, which has no devices.
 fn keep_countable(
     config: &Config,
     destination: &Destination<'_>,

@@ -1081,11 +1081,7 @@ fn rules_of_partitions() {
         "gpufrac:50,shard:50",
         "gpufrac:0.1",
     ] {
-        let size = if tres.ends_with("0.1") {
-            "0.125"
-        } else {
-            "0.5"
-        };
+        let size = if tres.ends_with("0.1") { "0.125" } else { "0.5" };
         assert_eq!(
             refusal("ruled", tres),
             format!(

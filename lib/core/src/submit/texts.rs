@@ -68,13 +68,13 @@ impl<'a> Texts<'a> {
 
     /// The option with the fraction; `--gres` if there is no fraction.
     pub(super) fn option(&self) -> FractionOption {
-        match self.per_task.iter().any(is_fraction) {
-            true => FractionOption::TresPerTask,
-            false => FractionOption::Gres,
+        if self.per_task.iter().any(is_fraction) {
+            FractionOption::TresPerTask
+        } else {
+            FractionOption::Gres
         }
     }
 
-    /// The items of an option.
     pub(super) fn of(&self, option: FractionOption) -> &[Item<'a>] {
         match option {
             FractionOption::Gres => &self.per_node,
@@ -125,9 +125,10 @@ fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
         request.mem_per_tres,
     ];
     let alone = !per_node && others.iter().any(Option::is_some);
-    match request.form == GresForm::Colon && alone {
-        true => Err(Refusal::CountsStay),
-        false => Ok(()),
+    if request.form == GresForm::Colon && alone {
+        Err(Refusal::CountsStay)
+    } else {
+        Ok(())
     }
 }
 

@@ -16,9 +16,10 @@ pub(super) fn needed(
     by_mechanism: bool,
 ) -> Result<Option<&'static str>, Refusal> {
     let found = among_partitions(config, destination, grant, occasion, by_mechanism)?;
-    match by_mechanism && destination.by_reservation {
-        true => keeping_mechanism(config, destination, grant, found),
-        false => Ok(found),
+    if by_mechanism && destination.by_reservation {
+        keeping_mechanism(config, destination, grant, found)
+    } else {
+        Ok(found)
     }
 }
 

@@ -36,9 +36,10 @@ pub(super) fn verdict(
             )),
         ),
     };
-    match request.marked {
-        true => request::refuse_misread(&text, request.form)?,
-        false => request::refuse_ambiguous(&text, request.form)?,
+    if request.marked {
+        request::refuse_misread(&text, request.form)?
+    } else {
+        request::refuse_ambiguous(&text, request.form)?
     }
     if let Some(burst) = request.burst {
         burst::allow(&granted.grant.pools, granted.grant.entry.units, burst)?;

@@ -55,7 +55,8 @@ impl RootDir {
         Ok(self.mode()? & LISTED == 0)
     }
 
-    /// Lets these users, and no others but root, list this directory and open files in it, as the modes of the files allow.
+    /// Lets these users, and no others but root, list this directory and open files in it, as the modes of the files
+    /// allow.
     ///
     /// # Errors
     /// The file system keeps no access lists.

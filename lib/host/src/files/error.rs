@@ -16,23 +16,17 @@ pub enum FileError {
     Io {
         /// The operation: "opening", "renaming", ...
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// A component of the path is a symbolic link.
     #[error("`{}` is a symbolic link: root's files are not looked up through links, write the path that it leads to", path.display())]
-    Link {
-        /// The component.
-        path: PathBuf,
-    },
+    Link { path: PathBuf },
     /// Users other than root could change the file or directory.
     #[error("`{}` belongs to uid {owner} with mode {mode:04o}: only root may be able to change it", path.display())]
     Untrusted {
         /// The file or directory.
         path: PathBuf,
-        /// Its owner.
         owner: u32,
         /// Its permission bits.
         mode: u32,
@@ -40,7 +34,6 @@ pub enum FileError {
     /// Users other than root can enter the folder of a lock, so they could open the lock and hold it.
     #[error("keeping a lock in `{}` failed: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
     NotPrivate {
-        /// The folder.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -48,23 +41,16 @@ pub enum FileError {
     /// The path has another type than expected.
     #[error("`{}` is not {expected}: gpufrac does not overwrite files of others; remove it", path.display())]
     Foreign {
-        /// The path.
         path: PathBuf,
         /// The expected type.
         expected: &'static str,
     },
     /// The path is relative or contains `..`.
     #[error("`{}` is not an absolute path without `..`", path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-    },
+    Relative { path: PathBuf },
     /// The file is too large for a short text, or not UTF-8.
     #[error("`{}` is not UTF-8 text of less than {MAX_TEXT_BYTES} bytes", path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
+    NotText { path: PathBuf },
 }
 
 impl FileError {

@@ -56,16 +56,19 @@ fn file() -> impl Strategy<Value = FileError> {
 }
 
 fn nvml() -> impl Strategy<Value = NvmlError> {
-    (prop_oneof![1..40_u32, Just(999)], any::<bool>()).prop_map(|(code, missing)| match missing {
-        true => NvmlError::Missing {
-            call: "nvmlInit_v2",
-            library: path(),
-        },
-        false => NvmlError::Call {
-            call: "nvmlGpuInstanceDestroy",
-            subject: "GPU 0".into(),
-            code,
-        },
+    (prop_oneof![1..40_u32, Just(999)], any::<bool>()).prop_map(|(code, missing)| {
+        if missing {
+            NvmlError::Missing {
+                call: "nvmlInit_v2",
+                library: path(),
+            }
+        } else {
+            NvmlError::Call {
+                call: "nvmlGpuInstanceDestroy",
+                subject: "GPU 0".into(),
+                code,
+            }
+        }
     })
 }
 
@@ -390,12 +393,15 @@ fn carve() -> impl Strategy<Value = CarveError> {
         1 => switch().prop_map(CarveError::Switch),
         1 => share().prop_map(CarveError::Share),
     ];
-    (leaf, teardown(), any::<bool>()).prop_map(|(error, cleanup, unfinished)| match unfinished {
-        true => CarveError::Unfinished {
-            error: Box::new(error),
-            cleanup,
-        },
-        false => error,
+    (leaf, teardown(), any::<bool>()).prop_map(|(error, cleanup, unfinished)| {
+        if unfinished {
+            CarveError::Unfinished {
+                error: Box::new(error),
+                cleanup,
+            }
+        } else {
+            error
+        }
     })
 }
 

@@ -22,7 +22,6 @@ pub enum CapsError {
     /// A file of the driver has no such line, or an unreadable one.
     #[error("`{}` has no {what}; load an NVIDIA driver with MIG", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// The expected content.
         what: String,
@@ -54,7 +53,6 @@ pub struct CapMinor {
 /// needs both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opens {
-    /// A GPU instance.
     GpuInstance(u32),
     /// A compute instance of a GPU instance.
     ComputeInstance(u32, u32),
@@ -81,7 +79,6 @@ pub struct Declared {
     /// `DeviceFileMode`.
     pub mode: u32,
     /// `DeviceFileModify`: with 1 nvidia-modprobe creates and changes the device node; other numbers are gpufrac's
-    /// marks.
     pub modify: u32,
 }
 
@@ -268,7 +265,6 @@ pub(super) fn mark_in(access: &str) -> Option<u32> {
 }
 
 /// The UUID in a GPU's `information` (`GPU UUID: GPU-...`). For a GPU that was not opened since boot it is question
-/// marks.
 fn uuid_in(information: &str) -> Option<&str> {
     let mut lines = information.lines();
     let uuid = lines

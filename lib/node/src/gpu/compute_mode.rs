@@ -45,10 +45,11 @@ pub fn of_share(lease: &Lease) -> Option<ComputeMode> {
         return None;
     }
     let has_shared_daemon = lease.slice.mps().is_some_and(|mps| !mps.private);
-    Some(match has_shared_daemon {
+    Some(if has_shared_daemon {
         // No program may bypass the daemon.
-        true => ComputeMode::ExclusiveProcess,
-        false => ComputeMode::Default,
+        ComputeMode::ExclusiveProcess
+    } else {
+        ComputeMode::Default
     })
 }
 
@@ -71,8 +72,7 @@ fn name(gpu: &Gpu<'_>) -> String {
     gpu.uuid.clone()
 }
 
-/// Sets the mode of a GPU with a lease. `first`: there is no other lease on it, so its current mode is the earlier
-/// one.
+/// Sets the mode of a GPU with a lease. `first`: there is no other lease on it, so its current mode is the earlier one.
 ///
 /// # Errors
 /// The driver refused, or a file could not be changed.

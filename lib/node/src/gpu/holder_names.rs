@@ -59,7 +59,6 @@ const KNOWN: [(&str, &str); 14] = [
 /// A process that holds a place, or may hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid.
     pub pid: i32,
     /// The name that it gave itself: printable ASCII, at most 32 characters.
     pub name: String,

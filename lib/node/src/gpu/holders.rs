@@ -1,9 +1,8 @@
 //! Processes that hold device nodes open. A descriptor stays valid after the rules change: it works after its job, in
 //! any process that received it, and a capability file works for the next instance with its number.
 //!
-//! Device nodes are identified by their numbers, because a user can give any name to a file. Descriptors that are in
-//! no table of a process are not found: a descriptor in transit through a socket, or one registered only with
-//! io_uring.
+//! Device nodes are identified by their numbers, because a user can give any name to a file. Descriptors that are in no
+//! table of a process are not found: a descriptor in transit through a socket, or one registered only with io_uring.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,11 +18,9 @@ use crate::mps::process;
 /// A device that a process holds open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The process.
     pub pid: i32,
     /// The user who started it.
     pub user: UserId,
-    /// The device number.
     pub device: DeviceNumber,
     /// Its entry in /proc.
     entry: PathBuf,
@@ -73,7 +70,6 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Searches for processes of the users in `of` that hold a device in `wanted`, those with few descriptors first,
 /// until `most` descriptors were checked. Root's processes are never searched: root needs no descriptor to open a
-/// device.
 pub fn search(
     of: impl Fn(UserId) -> bool,
     wanted: impl Fn(DeviceNumber) -> bool,
@@ -94,7 +90,8 @@ pub fn search(
 }
 
 /// The processes of all users, root's too, but this one, that hold a device in `wanted` open: root's first, as a user
-/// can start many processes, then those with few descriptors, until `most` descriptors were checked or a second is over.
+/// can start many processes, then those with few descriptors, until `most` descriptors were checked or a second is
+/// over.
 pub fn of_devices(wanted: impl Fn(DeviceNumber) -> bool, most: usize) -> Vec<Holder> {
     let begun = Instant::now();
     let own = i32::try_from(std::process::id()).unwrap_or_default();

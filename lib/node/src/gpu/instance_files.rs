@@ -58,7 +58,6 @@ pub struct InstanceFiles<'a> {
 }
 
 impl<'a> InstanceFiles<'a> {
-    /// The files of a GPU's instances.
     pub fn of(locked: &'a LockedGpu<'_>) -> InstanceFiles<'a> {
         InstanceFiles {
             caps: locked.node.caps(),

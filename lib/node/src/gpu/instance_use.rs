@@ -14,7 +14,8 @@ pub struct InstanceUse {
     pub pids: Vec<u32>,
 }
 
-/// Asks NVML for the use of a lease's instance; None if the instance does not exist any more, or another one has its ids.
+/// Asks NVML for the use of a lease's instance; None if the instance does not exist any more, or another one has its
+/// ids.
 ///
 /// # Errors
 /// NVML does not answer.

@@ -17,9 +17,7 @@ use crate::state::locks::GpuLock;
 /// compute mode, capability files, daemons and instances needs one of these. Each reading of its leases, and each
 /// change of a lease, tells waiting programs that the work makes progress.
 pub struct LockedGpu<'a> {
-    /// The node.
     pub node: &'a Node,
-    /// Its leases.
     pub store: &'a LeaseStore,
     /// The GPU in the session with the driver.
     pub gpu: Gpu<'a>,
@@ -46,7 +44,6 @@ impl<'a> LockedGpu<'a> {
         }
     }
 
-    /// The lock.
     pub fn lock(&self) -> &GpuLock {
         &self.lock
     }
@@ -87,7 +84,6 @@ impl<'a> LockedGpu<'a> {
     }
 
     /// The jobs whose epilogs wait for the GPU. Empty if that cannot be read; their leases are then repaired like
-    /// others.
     pub fn epilogs(&self) -> BTreeSet<JobId> {
         let locks = self.node.locks().ok();
         let epilogs = locks.and_then(|locks| locks.epilogs(self.gpu.index).ok());

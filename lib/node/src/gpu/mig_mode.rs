@@ -1,5 +1,5 @@
-//! MIG mode of a GPU. [`switch`] is the only way to change it, and changes it only while no other job has a lease on the
-//! GPU.
+//! MIG mode of a GPU. [`switch`] is the only way to change it, and changes it only while no other job has a lease on
+//! the GPU.
 //!
 //! From Hopper on the driver changes the mode at once, while nothing uses the GPU. Before, the change takes a reset,
 //! which is an admin's decision. The mode is not changed back after a job: the next job that needs the other mode does
@@ -27,7 +27,6 @@ const FABRIC_PAUSE: Duration = Duration::from_millis(100);
 /// A process that may keep the mode as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuUser {
-    /// Its pid.
     pub pid: u32,
     /// The name that the process gave itself, with escapes for all that is not printable ASCII.
     pub name: String,
@@ -49,10 +48,7 @@ impl GpuUser {
 
 impl fmt::Display for GpuUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let does = match self.computes {
-            true => "uses it",
-            false => "holds its device open",
-        };
+        let does = if self.computes { "uses it" } else { "holds its device open" };
         write!(f, "process {} (`{}`) {does}", self.pid, self.name)
     }
 }
@@ -68,27 +64,21 @@ pub enum SwitchError {
     Store(#[from] StoreError),
     /// The model has no MIG.
     #[error("{gpu} has no MIG")]
-    NoMig {
-        /// The GPU.
-        gpu: String,
-    },
+    NoMig { gpu: String },
     /// The model needs a reset for it.
     #[error(
         "{gpu} {} in MIG mode ({mode:?}), and this model needs a reset to change that",
         if *on { "is not" } else { "is" }
     )]
     NeedsReset {
-        /// The GPU.
         gpu: String,
         /// The wanted mode.
         on: bool,
-        /// Its mode.
         mode: MigMode,
     },
     /// A job has it, or a part of it.
     #[error("{gpu} {} in MIG mode{}: job {job} has a slice of it", words(*on).0, words(*on).1)]
     Leased {
-        /// The GPU.
         gpu: String,
         /// The wanted mode.
         on: bool,
@@ -100,7 +90,6 @@ pub enum SwitchError {
         "{gpu} is still in MIG mode: GPU instance {instances} stands on it, and no lease names it"
     )]
     Instances {
-        /// The GPU.
         gpu: String,
         /// The ids of GPU instances.
         instances: String,
@@ -108,7 +97,6 @@ pub enum SwitchError {
     /// Something uses the GPU: the driver refuses, or would.
     #[error("{gpu} {} in MIG mode{}: {}", words(*on).0, words(*on).1, named(users))]
     InUse {
-        /// The GPU.
         gpu: String,
         /// The wanted mode.
         on: bool,
@@ -118,7 +106,6 @@ pub enum SwitchError {
     /// The NVSwitch fabric does not take the GPU in again.
     #[error("{gpu} is not in its NVLink fabric after {} s without MIG", waited.as_secs())]
     Fabric {
-        /// The GPU.
         gpu: String,
         /// How long that was waited for.
         waited: Duration,
@@ -126,7 +113,6 @@ pub enum SwitchError {
     /// The change gave the GPU another device number.
     #[error("{gpu} was device {before} before its MIG mode changed, and is device {now} now")]
     Renumbered {
-        /// The GPU.
         gpu: String,
         /// The mode before.
         before: DeviceMinor,
@@ -137,10 +123,7 @@ pub enum SwitchError {
 
 /// The words before and behind `in MIG mode`, where the wanted mode is not there yet.
 fn words(on: bool) -> (&'static str, &'static str) {
-    match on {
-        true => ("is not", " yet"),
-        false => ("is still", ""),
-    }
+    if on { ("is not", " yet") } else { ("is still", "") }
 }
 
 /// What the processes do to the GPU, for a message.
@@ -215,8 +198,8 @@ impl Caused for SwitchError {
     }
 }
 
-/// Switches MIG mode on or off, unless it is so already; says whether it was switched. `own`: the lease for which this is
-/// done, written before, so that a later run finds what this one began. Without one nobody has the GPU.
+/// Switches MIG mode on or off, unless it is so already; says whether it was switched. `own`: the lease for which this
+/// is done, written before, so that a later run finds what this one began. Without one nobody has the GPU.
 ///
 /// # Errors
 /// The GPU stays as it is: another lease names it, the model needs a reset, or the driver refuses.

@@ -17,16 +17,11 @@ pub enum SmiError {
     Refused(String),
     /// It did not end in time.
     #[error("`{}` did not end within {} s", program.display(), SMI_LIMIT.as_secs())]
-    Silent {
-        /// The program.
-        program: PathBuf,
-    },
+    Silent { program: PathBuf },
     /// It cannot be run.
     #[error("starting `{}` failed: {source}", program.display())]
     Run {
-        /// The program.
         program: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
 }

@@ -2,8 +2,9 @@
 //! instances through a socket, so that a prolog that takes an instance over needs no session of its own, whose start
 //! takes tenths of a second. A program that gets no answer asks NVML itself.
 //!
-//! Before it answers, the daemon compares with the driver's files in /proc. The socket is in a folder that only root can enter. The session holds no handle of an instance, and it ends if a
-//! program reports that the driver refuses to destroy an instance.
+//! Before it answers, the daemon compares with the driver's files in /proc. The socket is in a folder that only root
+//! can enter. The session holds no handle of an instance, and it ends if a program reports that the driver refuses to
+//! destroy an instance.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -230,8 +231,8 @@ impl Server {
             Ok(_) => return Ok(Answer::Use(None)),
             Err(_) => return Ok(Answer::Nothing),
         };
-        // A session may go on showing an instance that another program has destroyed (NVIDIA/libcudacxx issue 224), so it
-        // is asked only about instances that are older.
+        // A session may go on showing an instance that another program has destroyed (NVIDIA/libcudacxx issue 224), so
+        // it is asked only about instances that are older.
         let is_older = |began: &Instant| began.elapsed() < Duration::from_millis(age_ms(mark));
         self.session.take_if(|(_, began)| !is_older(began));
         let (session, _) = match &mut self.session {

@@ -45,7 +45,8 @@ impl Allocated {
         self.devices.contains(&device.index)
     }
 
-    /// The units of these devices that the job holds: all units of those that it holds as devices, otherwise its shares.
+    /// The units of these devices that the job holds: all units of those that it holds as devices, otherwise its
+    /// shares.
     pub fn units_of(&self, devices: &[Device<'_>]) -> u64 {
         let held = devices.iter().filter(|device| self.is_device(device));
         match held

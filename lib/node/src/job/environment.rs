@@ -22,9 +22,7 @@ pub enum JobEnvError {
     /// The text of a variable is invalid.
     #[error("`{name}={value}` is not {expected}")]
     Invalid {
-        /// The variable.
         name: &'static str,
-        /// Its text.
         value: String,
         /// The expected form.
         expected: &'static str,

@@ -56,9 +56,10 @@ impl Asked {
         let mut texts = [&self.per_node, &self.per_task].into_iter();
         texts.try_for_each(|text| {
             // Each version of Slurm writes one kind of marks.
-            let form = match text.contains(GresForm::Colon.prefix()) {
-                true => GresForm::Colon,
-                false => GresForm::Slash,
+            let form = if text.contains(GresForm::Colon.prefix()) {
+                GresForm::Colon
+            } else {
+                GresForm::Slash
             };
             request::refuse_misread(text, form)
         })
@@ -95,9 +96,9 @@ impl Asked {
         units_of_tres(&self.per_node, devices).or_else(whole)
     }
 
-    /// The rule of the partition that forbids the job, and the way out, both in words for the user. A pending job can be moved to another
-    /// partition without job_submit seeing its GRES, and job_submit does not know which partitions have nodes of a
-    /// pool. `size`: the menu entry that the job would get of `device`.
+    /// The rule of the partition that forbids the job, and the way out, both in words for the user. A pending job can
+    /// be moved to another partition without job_submit seeing its GRES, and job_submit does not know which partitions
+    /// have nodes of a pool. `size`: the menu entry that the job would get of `device`.
     pub fn against_rules(
         &self,
         config: &Config,
@@ -109,10 +110,7 @@ impl Asked {
         let pool = device.pool;
         if !pool.serves(partition) {
             let right = pool.partitions.first().map_or("PARTITION", String::as_str);
-            let gres = match self.names_fraction() {
-                true => "",
-                false => " gres=gpufrac:FRACTION",
-            };
+            let gres = if self.names_fraction() { "" } else { " gres=gpufrac:FRACTION" };
             return Some(Against {
                 rule: format!(
                     "the GPU is of pool {}, and that is for jobs of {} alone",
@@ -158,7 +156,6 @@ impl Asked {
 /// The rule of a partition that forbids a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Against {
-    /// The rule.
     pub rule: String,
     /// What `scontrol update` sets, so that the job can start.
     pub update: String,
@@ -330,11 +327,7 @@ mod tests {
         for tres in ["gres:gpu:1", "gres:shard:50", pair] {
             let Against { rule, update } = against("cpu", tres, 50, 0).unwrap();
             assert!(rule.contains("pool p"), "{rule}");
-            let asks = if tres == pair {
-                ""
-            } else {
-                " gres=gpufrac:FRACTION"
-            };
+            let asks = if tres == pair { "" } else { " gres=gpufrac:FRACTION" };
             assert_eq!(update, format!("partition=gpu{asks}"));
         }
         assert!(against("seven", pair, 50, 0).is_some());

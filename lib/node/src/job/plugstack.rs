@@ -20,22 +20,13 @@ const DEPTH: usize = 8;
 pub enum NoSpank {
     /// The file cannot be read.
     #[error("reading `{}` failed: {source}; {}", path.display(), add_line(path))]
-    Unread {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Unread { path: PathBuf, source: io::Error },
     /// No line names the plugin.
     #[error("`{}` does not name {PLUGIN}; {}", path.display(), add_line(path))]
-    Unnamed {
-        /// The file.
-        path: PathBuf,
-    },
+    Unnamed { path: PathBuf },
     /// A line names the plugin, but the file does not exist.
     #[error("`{}` names `{plugin}`, which does not exist; install it on this node", path.display())]
     Missing {
-        /// The file.
         path: PathBuf,
         /// The name in the line.
         plugin: String,
@@ -57,12 +48,15 @@ pub fn check(files: &SpankFiles) -> Result<(), NoSpank> {
         path: path.clone(),
         source,
     })?;
-    let is_there = |plugin: &String| match Path::new(plugin).is_absolute() {
-        true => Path::new(plugin).exists(),
-        false => files
-            .folders
-            .iter()
-            .any(|folder| folder.join(plugin).exists()),
+    let is_there = |plugin: &String| {
+        if Path::new(plugin).is_absolute() {
+            Path::new(plugin).exists()
+        } else {
+            files
+                .folders
+                .iter()
+                .any(|folder| folder.join(plugin).exists())
+        }
     };
     match plugins.iter().find(|plugin| is_there(plugin)) {
         Some(_) => Ok(()),

@@ -1,9 +1,9 @@
 //! Jobs of root that take the units of a stuck place out of Slurm's count: `<state>/reserved/JOBID`, for root alone.
 //!
-//! Slurm knows no other way to take shares of one device: `scontrol update Gres=` counts a whole node and is refused for devices,
-//! reservations of GRES exist from 24.05 on, need the TRES in `AccountingStorageTRES` and take whichever device Slurm chooses, and
-//! a node with a job in an epilog gets no jobs at all. A job counts on exactly one device, on each release, and every admin sees
-//! it. Slurm chooses its device, so gpufrac-reaperd submits jobs until one is there.
+//! Slurm knows no other way to take shares of one device: `scontrol update Gres=` counts a whole node and is refused
+//! for devices, reservations of GRES exist from 24.05 on, need the TRES in `AccountingStorageTRES` and take whichever
+//! device Slurm chooses, and a node with a job in an epilog gets no jobs at all. A job counts on exactly one device, on
+//! each release, and every admin sees it. Slurm chooses its device, so gpufrac-reaperd submits jobs until one is there.
 
 use std::collections::BTreeSet;
 

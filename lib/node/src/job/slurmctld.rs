@@ -14,7 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a program that has finished waits until its explanation has reached slurmctld.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The first words of a prolog's part of a job's `AdminComment`. The reaper recognises gpufrac's parts by the first
-/// word.
 const OURS: &str = "gpufrac: prolog: ";
 /// The separator between the parts.
 const PARTS: &str = " | ";
@@ -273,9 +272,10 @@ impl Slurm for Controller {
         let answer = self.send(move |client| {
             let job = client.known_job(job_id.0)?;
             let comment = explained_in(&job.admin_comment, &why);
-            match comment == job.admin_comment {
-                true => Ok(()),
-                false => client.set_admin_comment(&job, &comment),
+            if comment == job.admin_comment {
+                Ok(())
+            } else {
+                client.set_admin_comment(&job, &comment)
             }
         });
         if let Ok(mut last) = self.explained.lock() {

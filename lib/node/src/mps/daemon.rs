@@ -63,7 +63,6 @@ pub struct Limits {
 /// A server of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// Its pid.
     pub pid: i32,
     /// The status: `ACTIVE`, `INITIALIZING`, `FAULT`.
     pub status: String,
@@ -217,8 +216,7 @@ impl ControlDaemon {
         command.env("CUDA_VISIBLE_DEVICES", start.device);
         command.args(&options);
         if let Some(group) = start.group {
-            // A server changes only its user. With root's group, a user who may trace the server would get that
-            // group.
+            // A server changes only its user. With root's group, a user who may trace the server would get that group.
             command.uid(UserId::ROOT.0).gid(group.0);
             // Before the start, so that its servers can be identified even if this program ends.
             let session = AuditSession::begin(self.server_user);
@@ -340,7 +338,6 @@ impl ControlDaemon {
         Ok(())
     }
 
-    /// Its servers.
     pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
         let server = |pid| {
             let status = self.ask(&format!("get_server_status {pid}"))?;

@@ -17,19 +17,14 @@ pub enum MpsError {
     /// The program cannot be run.
     #[error("starting `{}` failed: {source}", program.display())]
     Run {
-        /// The program.
         program: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// It ended without starting a daemon.
     #[error("`{} {options}` did not start a control daemon: {reason}", program.display())]
     Start {
-        /// The program.
         program: PathBuf,
-        /// Its options.
         options: String,
-        /// Its output.
         reason: String,
     },
     /// The daemon did not answer in time.
@@ -37,7 +32,6 @@ pub enum MpsError {
     Silent {
         /// The daemon's folder.
         folder: PathBuf,
-        /// The command.
         command: String,
     },
     /// There is no daemon to answer.
@@ -59,7 +53,6 @@ pub enum MpsError {
         found: String,
     },
     /// No static partition was created. A killed prolog may have left one that uses the chunks; it ends with the
-    /// daemon.
     #[error("the control daemon of `{}` did not create a partition of {chunks} chunks: it reports `{found}`", folder.display())]
     Partition {
         /// The daemon's folder.
@@ -76,7 +69,6 @@ pub enum MpsError {
     Occupied {
         /// The fault of the daemon.
         what: String,
-        /// The jobs.
         jobs: String,
     },
     /// Processes of root do not end.
@@ -84,7 +76,6 @@ pub enum MpsError {
     Undead {
         /// The daemon's folder.
         folder: PathBuf,
-        /// The processes.
         pids: Vec<i32>,
         /// Whether they wait in the kernel for a driver; otherwise the machine is busy.
         stuck: bool,

@@ -46,9 +46,7 @@ pub enum Role {
 /// A process of the daemon of one folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MpsProcess {
-    /// Its pid.
     pub pid: i32,
-    /// The role.
     pub role: Role,
 }
 
@@ -80,7 +78,6 @@ pub struct AuditSession(pub u32);
 
 impl AuditSession {
     /// Begins a session for the later child processes of this thread, on behalf of a user. None if the kernel has no
-    /// audit.
     pub fn begin(user: UserId) -> Option<Self> {
         // Only for this thread, because a thread cannot write it for another one.
         fs::write("/proc/thread-self/loginuid", user.to_string()).ok()?;
@@ -188,14 +185,8 @@ fn kill_all(
         let mut found = look();
         let is_users = |process: &&MpsProcess| process.role == Role::UsersServer;
         let of_user = found.iter().filter(is_users).count();
-        let limit = match of_user == found.len() {
-            true => USERS_LIMIT,
-            false => limit,
-        };
-        empty_looks = match found.is_empty() {
-            true => empty_looks + 1,
-            false => 0,
-        };
+        let limit = if of_user == found.len() { USERS_LIMIT } else { limit };
+        empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
         if empty_looks == EMPTY_LOOKS || !found.is_empty() && start.elapsed() > limit {
             found.retain(|process| !is_users(&process));
             return Left {

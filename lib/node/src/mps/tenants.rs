@@ -129,9 +129,10 @@ impl<'a> Tenants<'a> {
             }
         };
         let others = self.users(false);
-        match is_limited {
-            true => self.daemon.admit(&others)?,
-            false => self.daemon.keep(&others)?,
+        if is_limited {
+            self.daemon.admit(&others)?
+        } else {
+            self.daemon.keep(&others)?
         }
         Ok(())
     }
@@ -182,9 +183,10 @@ impl<'a> Tenants<'a> {
             let jobs = self.jobs();
             return Err(MpsError::Occupied { what, jobs });
         }
-        self.log.error(match self.others.is_empty() {
-            true => format!("{what}; it is replaced"),
-            false => format!("{what}; it is replaced, jobs {} use it", self.jobs()),
+        self.log.error(if self.others.is_empty() {
+            format!("{what}; it is replaced")
+        } else {
+            format!("{what}; it is replaced, jobs {} use it", self.jobs())
         });
         self.start(start)
     }
@@ -269,9 +271,9 @@ pub fn daemon_of(node: &Node, user: UserId, mps: &MpsSlice) -> ControlDaemon {
     ControlDaemon::new(&node.mps_control, folder, server_user, &node.silences)
 }
 
-/// The limits of a client that removed its variables. The daemon knows limits of all clients, not of one: they are those of the
-/// highest ceiling of compute and of the largest share of memory on this device. A pool's `burst_max` is a right of all its jobs,
-/// so a client gets no more compute than its job could have asked for.
+/// The limits of a client that removed its variables. The daemon knows limits of all clients, not of one: they are
+/// those of the highest ceiling of compute and of the largest share of memory on this device. A pool's `burst_max` is a
+/// right of all its jobs, so a client gets no more compute than its job could have asked for.
 fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
     let shares = leases.filter_map(|lease| lease.slice.mps());
     let none = Limits {

@@ -29,7 +29,6 @@ use gpufrac_host::space;
 use gpufrac_nvml::{ComputeMode, Gpu, MigMode, NvmlError, Session};
 
 /// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
-/// each.
 pub fn notes(node: &Node) -> Vec<String> {
     let pools = node.config.pools_of_node(&node.name);
     let mut notes = Vec::new();
@@ -37,10 +36,7 @@ pub fn notes(node: &Node) -> Vec<String> {
     let mps = |pool: &&Pool| pool.mechanism.uses_mps();
     if pools.iter().filter(shared).any(mps) {
         let has = version::of_program(&node.mps_control).is_ok_and(|v| v.has_partitions());
-        notes.push(match has {
-            true => "static partitions of multiprocessors: this driver has them (`sm_chunks`)".to_owned(),
-            false => "static partitions of multiprocessors: not in this driver (CUDA 13.1 has them); percentages are used".to_owned(),
-        });
+        notes.push(if has { "static partitions of multiprocessors: this driver has them (`sm_chunks`)".to_owned() } else { "static partitions of multiprocessors: not in this driver (CUDA 13.1 has them); percentages are used".to_owned() });
     }
     let private = |pool: &&Pool| mps(pool) && pool.options.tenancy == Tenancy::Private;
     let traced = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
@@ -125,11 +121,10 @@ pub fn check(node: &Node) -> Vec<Finding> {
         found.extend(no_space(node));
     }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
-        let fix = match is_root {
-            true => "load the NVIDIA driver; `nvidia-smi` must work",
-            false => {
-                "run it as root, because the driver answers root alone; `--file-only` and `--slurm` need no root"
-            }
+        let fix = if is_root {
+            "load the NVIDIA driver; `nvidia-smi` must work"
+        } else {
+            "run it as root, because the driver answers root alone; `--file-only` and `--slurm` need no root"
         };
         found.push(Finding::of_machine(error, fix));
     }
@@ -433,9 +428,10 @@ fn control_program(node: &Node, devices: &[Device<'_>], found: &mut Vec<Finding>
 /// The control daemons of active leases. While a lease is made or ended, its daemon starts and ends.
 fn running_daemons(node: &Node, found: &mut Vec<Finding>) {
     // Only root can see the owner of a daemon.
-    let leases = match nix::unistd::geteuid().is_root() {
-        true => node.leases().and_then(|store| store.list()),
-        false => Ok(Vec::new()),
+    let leases = if nix::unistd::geteuid().is_root() {
+        node.leases().and_then(|store| store.list())
+    } else {
+        Ok(Vec::new())
     };
     // Leases that cannot be read were reported above.
     let leases = leases.unwrap_or_default();

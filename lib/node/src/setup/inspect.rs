@@ -56,8 +56,8 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// The findings of node-setup in MIG mode for a GPU whose mode changes for jobs, if the same driver is loaded: while a job has
-    /// the GPU without MIG the driver does not tell it.
+    /// The findings of node-setup in MIG mode for a GPU whose mode changes for jobs, if the same driver is loaded:
+    /// while a job has the GPU without MIG the driver does not tell it.
     pub fn known_geometry(&self, gpu: &Gpu<'_>) -> Option<&Geometry> {
         let (record, driver) = self.known.as_ref()?;
         let is_same = |known: &&RecordedGpu| known.uuid == gpu.uuid;
@@ -163,9 +163,10 @@ pub(super) fn differences(
         (mode, _) => return Ok(vec![Difference::MigMode(mode)]),
     };
     let differences = pool.geometry.differences(&seen);
-    Ok(match differences.is_empty() {
-        true => Vec::new(),
-        false => vec![Difference::Model(differences)],
+    Ok(if differences.is_empty() {
+        Vec::new()
+    } else {
+        vec![Difference::Model(differences)]
     })
 }
 
@@ -200,7 +201,6 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
 }
 
 /// The finding about the library that a device's pool preloads into every job, if it does not exist or a user could
-/// change it.
 pub(super) fn library(device: &Device<'_>) -> Option<Finding> {
     let library = device.pool.options.library.as_deref()?;
     let path = Path::new(library);

@@ -20,7 +20,6 @@ pub const NODE_SETUP: Unit = Unit {
     without: "there are no placeholders, and slurmd does not start",
 };
 
-/// The daemon.
 pub const REAPERD: Unit = Unit {
     name: "gpufrac-reaperd",
     without: "nobody looks for idle slices",

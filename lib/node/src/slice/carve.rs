@@ -141,8 +141,8 @@ pub fn carve(
     carve_each(&attempts, session.and_then(Result::ok), waiting)
 }
 
-/// Carves on one GPU after the other, in the order of their indexes. The program holds the lock of one GPU at a time, so
-/// that no two jobs wait for each other. A job gets all of its GPUs or none.
+/// Carves on one GPU after the other, in the order of their indexes. The program holds the lock of one GPU at a time,
+/// so that no two jobs wait for each other. A job gets all of its GPUs or none.
 fn carve_each(
     attempts: &[Attempt<'_>],
     mut session: Option<Session>,
@@ -165,14 +165,11 @@ fn carve_each(
             }
         }
     }
-    match is_new {
-        true => Ok(Carved::Made(leases)),
-        false => Ok(Carved::Kept(leases)),
-    }
+    if is_new { Ok(Carved::Made(leases)) } else { Ok(Carved::Kept(leases)) }
 }
 
-/// Removes the slice of a GPU after an attempt failed on another GPU of the job. A slice that cannot be removed is marked,
-/// and the job's epilog or the next prolog on the GPU removes it.
+/// Removes the slice of a GPU after an attempt failed on another GPU of the job. A slice that cannot be removed is
+/// marked, and the job's epilog or the next prolog on the GPU removes it.
 fn give_back_gpu(attempt: &Attempt<'_>, session: &mut Option<Session>, waiting: &mut Waiting<'_>) {
     let opened = opened(session, attempt.node).map_err(CarveError::from);
     let given_back = opened.and_then(|session| {
@@ -206,9 +203,10 @@ fn open(job: &JobEnv, node: &Node, store: &LeaseStore) -> Result<Session, NvmlEr
     let may_take_over = keep::waits_for(node, store, job.user_id, |kept| {
         job.devices.contains(&kept.slice.device_index)
     });
-    match may_take_over && shared_session::is_there(&node.run) {
-        true => Ok(node.nvml_later()),
-        false => node.nvml(),
+    if may_take_over && shared_session::is_there(&node.run) {
+        Ok(node.nvml_later())
+    } else {
+        node.nvml()
     }
 }
 
@@ -237,7 +235,6 @@ fn go_without(
 
 /// Tries until it succeeds, an error is permanent, or [`PATIENCE`] is over. `session`: one that was opened already; it
 /// stays open after a success. A failed attempt gives the GPU to others until the next attempt, and keeps its place in
-/// the queue.
 fn try_for_a_while(
     attempt: &Attempt<'_>,
     session: &mut Option<Session>,
@@ -396,8 +393,7 @@ impl GivingBack<'_> {
         }
     }
 
-    /// Explains the cause to the user, because Slurm's own words on a job that is held, or whose prolog failed, do
-    /// not.
+    /// Explains the cause to the user, because Slurm's own words on a job that is held, or whose prolog failed, do not.
     fn explain(&self) {
         let why = format!(
             "the job did not start on {}: {}",
@@ -407,8 +403,8 @@ impl GivingBack<'_> {
         self.slurm.explain(self.job.job_id, &why);
     }
 
-    /// Requeues the job of a node that is drained now, so that it starts elsewhere: Slurm would hold a job whose prolog failed,
-    /// except with `nohold_on_prolog_fail`.
+    /// Requeues the job of a node that is drained now, so that it starts elsewhere: Slurm would hold a job whose prolog
+    /// failed, except with `nohold_on_prolog_fail`.
     fn leave_drained_node(&self, drained: bool) -> Exit {
         if !drained {
             return Exit::Broken;
@@ -478,11 +474,7 @@ impl GivingBack<'_> {
         loop {
             let refused = match self.slurm.requeue(job_id, hold) {
                 Ok(()) => {
-                    let how = if hold {
-                        "requeued and held"
-                    } else {
-                        "requeued"
-                    };
+                    let how = if hold { "requeued and held" } else { "requeued" };
                     log.warning(format!("{how}: {error}"));
                     sleep(AFTER_REQUEUE);
                     return Exit::Done;

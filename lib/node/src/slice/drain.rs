@@ -1,5 +1,4 @@
-//! The reason of a drained node. Slurm's own reason is "Prolog error"; the cause would then be only in the node's
-//! log.
+//! The reason of a drained node. Slurm's own reason is "Prolog error"; the cause would then be only in the node's log.
 
 use gpufrac_host::log::JobLog;
 use slurm_sys::client::Drained;

@@ -38,7 +38,6 @@ pub enum Unfit {
     NotActive {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// The lease's state.
         state: LeaseState,
     },
     /// slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
@@ -141,9 +140,10 @@ impl Comparison<'_> {
         };
         // A step may have some of the devices of its job.
         let is_partial = !self.is_whole_job && first.confirmed;
-        let is_strange = match is_partial {
-            true => !leases.iter().any(|lease| is_given(&lease)),
-            false => !leases.iter().all(|lease| is_given(&lease)),
+        let is_strange = if is_partial {
+            !leases.iter().any(|lease| is_given(&lease))
+        } else {
+            !leases.iter().all(|lease| is_given(&lease))
         };
         if is_strange {
             let strange = leases.iter().find(|lease| !is_given(lease));
@@ -194,10 +194,7 @@ impl Comparison<'_> {
             1 => allocated.min(slice),
             _ => allocated,
         };
-        let fits = match self.is_whole_job || !lease.confirmed {
-            true => slice == due,
-            false => due <= slice,
-        };
+        let fits = if self.is_whole_job || !lease.confirmed { slice == due } else { due <= slice };
         (!fits).then_some(Unfit::Differs {
             job_id: self.job_id,
             slice,

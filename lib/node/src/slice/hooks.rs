@@ -1,6 +1,6 @@
-//! Programs of the site that run before instances are destroyed, and when a place is stuck: to pause monitoring, to restart an
-//! exporter, to reset a GPU. They run as root, without a shell, without the GPU's lock, and for a limited time. What they print
-//! goes to the log, and their exit status changes nothing.
+//! Programs of the site that run before instances are destroyed, and when a place is stuck: to pause monitoring, to
+//! restart an exporter, to reset a GPU. They run as root, without a shell, without the GPU's lock, and for a limited
+//! time. What they print goes to the log, and their exit status changes nothing.
 
 use std::process::Command;
 
@@ -113,10 +113,7 @@ fn call(
                 "hook {hook} `{program}` for {place}: {}: {text}",
                 ended.status
             );
-            match ended.status.success() {
-                true => log.info(line),
-                false => log.warning(line),
-            }
+            if ended.status.success() { log.info(line) } else { log.warning(line) }
         }
         Ok(Outcome::Silent) => failed(&format!("it did not end within {} s", limit.as_secs())),
         Err(error) => failed(&error),

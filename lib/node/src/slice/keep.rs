@@ -22,9 +22,9 @@ use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
 /// The memory that a driver may report as used on an unused instance, in MiB: assumed, with a part of the memory of the
-/// instance for what a driver lays out by its size. An instance with more memory in use is destroyed. Known are 3 MiB on
-/// 1g of A100-40 (NVIDIA/libcudacxx issue 224), 13 MiB on 2g of A100-80 (nvitop PR 8), and 287 MiB of a whole RTX PRO 6000
-/// in MIG mode (cubecos issue 312).
+/// instance for what a driver lays out by its size. An instance with more memory in use is destroyed. Known are 3 MiB
+/// on 1g of A100-40 (NVIDIA/libcudacxx issue 224), 13 MiB on 2g of A100-80 (nvitop PR 8), and 287 MiB of a whole RTX
+/// PRO 6000 in MIG mode (cubecos issue 312).
 const EMPTY: u64 = 64;
 /// This part of the instance's memory may be in use besides.
 const EMPTY_PART: u64 = 100;

@@ -7,8 +7,8 @@ use crate::gpu::locked::LockedGpu;
 use crate::gpu::mig_mode::{SwitchError, switch};
 use crate::slice::{keep, reconcile};
 
-/// Switches MIG on where that needs no reset and nobody has the GPU; leases that dead runs left, and kept ones, go before. Says
-/// whether it was off.
+/// Switches MIG on where that needs no reset and nobody has the GPU; leases that dead runs left, and kept ones, go
+/// before. Says whether it was off.
 ///
 /// # Errors
 /// MIG stays off.

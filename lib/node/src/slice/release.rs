@@ -106,7 +106,6 @@ enum Reuse {
 
 /// Releases all slices of a job, the last one first, with one common time for processes that are ending. A slice that
 /// cannot be removed, or whose lease cannot be read, does not keep the others. Of several errors the most serious one
-/// is returned.
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
     release_in_time(
         node,
@@ -140,23 +139,22 @@ fn release_in_time(
         // Such processes keep an instance in use. The search takes time, so it runs before others have to wait.
         remains::end_holders(node, lease, Effort::Thorough, log);
     }
-    let failed = match leases.is_empty() {
-        true => Vec::new(),
-        false => {
-            let locks = node.locks()?;
-            let mut release = Release {
-                node,
-                log,
-                store: &store,
-                locks: &locks,
-                lines: BTreeMap::new(),
-                reuse,
-                waiting,
-                session: None,
-            };
-            let released = leases.iter().rev().map(|lease| release.one(lease));
-            released.filter_map(Result::err).collect()
-        }
+    let failed = if leases.is_empty() {
+        Vec::new()
+    } else {
+        let locks = node.locks()?;
+        let mut release = Release {
+            node,
+            log,
+            store: &store,
+            locks: &locks,
+            lines: BTreeMap::new(),
+            reuse,
+            waiting,
+            session: None,
+        };
+        let released = leases.iter().rev().map(|lease| release.one(lease));
+        released.filter_map(Result::err).collect()
     };
     let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
     match errors.reduce(|first, next| worse(first, next, log)) {
@@ -192,7 +190,6 @@ pub fn mark_all(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), StoreErr
 }
 
 /// The mark needs no lock: every program that reads it may end the lease. An incomplete lease can be ended without a
-/// mark.
 fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
     for lease in leases.iter().rev() {
         if lease.state != LeaseState::Active {
@@ -210,10 +207,8 @@ fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
 
 /// The error that drains the node, if one of them does; the other one is logged.
 fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError {
-    let (kept, other) = match next.drains() && !first.drains() {
-        true => (next, first),
-        false => (first, next),
-    };
+    let (kept, other) =
+        if next.drains() && !first.drains() { (next, first) } else { (first, next) };
     log.error(format!("releasing one of the slices failed: {other}"));
     kept
 }
@@ -327,7 +322,6 @@ enum Tried {
     /// The slice is removed or kept.
     Done,
     /// The instance cannot be kept. Its destruction needs a session, and the GPU is given to others while the session
-    /// starts.
     NotKept,
 }
 

@@ -42,7 +42,6 @@ pub enum TeardownError {
     /// The driver reported that the instance is gone, and its files show it.
     #[error("GPU instance {gi_id} of {gpu} still stands, although the driver reported its end")]
     Stands {
-        /// The GPU.
         gpu: String,
         /// The id of the GPU instance.
         gi_id: u32,
@@ -306,10 +305,7 @@ fn destroy(
     destroyed?;
     // A driver reported success for an instance that it went on listing (NVIDIA/go-nvml issue 146).
     let gi_id = standing.instance.gi_id;
-    match locked.stands(gi_id)? {
-        true => Err(stands(locked, gi_id)),
-        false => Ok(()),
-    }
+    if locked.stands(gi_id)? { Err(stands(locked, gi_id)) } else { Ok(()) }
 }
 
 fn stands(locked: &LockedGpu<'_>, gi_id: u32) -> TeardownError {
@@ -346,9 +342,9 @@ fn dismantle_intended(
     Ok(Found::Ours)
 }
 
-/// Destroys the GPU instance that the driver may have made for a lease, although it reported a failure: one at the lease's
-/// place that did not stand before the call, and has no compute instance. An instance that an admin made at that moment
-/// stays. `before`: the ids of the GPU instances before the call.
+/// Destroys the GPU instance that the driver may have made for a lease, although it reported a failure: one at the
+/// lease's place that did not stand before the call, and has no compute instance. An instance that an admin made at
+/// that moment stays. `before`: the ids of the GPU instances before the call.
 pub(super) fn take_back(
     locked: &LockedGpu<'_>,
     lease: &Lease,

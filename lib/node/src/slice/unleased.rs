@@ -22,7 +22,6 @@ pub const FIX: &str = "`gpufrac clean` shows it and destroys it if nothing uses 
 pub struct Unleased {
     /// NVML index of its GPU.
     pub gpu_index: GpuIndex,
-    /// The instance.
     pub instance: Instance,
     /// The name of its profile, such as `3g.40gb`.
     pub profile: String,
@@ -201,8 +200,5 @@ pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanE
         standing.destroy_compute_instance(ci_id)?;
     }
     standing.destroy()?;
-    match locked.stands(gi_id)? {
-        true => Err(CleanError::Stands(found)),
-        false => Ok(true),
-    }
+    if locked.stands(gi_id)? { Err(CleanError::Stands(found)) } else { Ok(true) }
 }

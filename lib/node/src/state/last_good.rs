@@ -1,8 +1,8 @@
 //! The last configuration without a mistake, of each node of this machine. Prolog, epilog and steps use it while the
 //! file is missing, incomplete, wrong, or writable for a user other than root.
 //!
-//! The folder ([`LAST_GOOD`]) belongs to root and is fixed, because the configuration names all other folders. It survives
-//! a reboot: node-setup uses the copy, too.
+//! The folder ([`LAST_GOOD`]) belongs to root and is fixed, because the configuration names all other folders. It
+//! survives a reboot: node-setup uses the copy, too.
 //!
 //! [`LAST_GOOD`]: gpufrac_core::config::LAST_GOOD
 

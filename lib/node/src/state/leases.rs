@@ -31,16 +31,10 @@ pub enum StoreError {
     },
     /// A file is not a lease.
     #[error("`{}`: {source}", path.display())]
-    Lease {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        source: LeaseError,
-    },
+    Lease { path: PathBuf, source: LeaseError },
     /// A file's name and its content name different slices.
     #[error("`{}` is the lease of job {found}: it was moved or copied", path.display())]
     WrongJob {
-        /// The file.
         path: PathBuf,
         /// The name of the lease inside.
         found: String,

@@ -36,7 +36,6 @@ pub enum LockError {
     Flock {
         /// The lock file.
         path: PathBuf,
-        /// The cause.
         source: Errno,
     },
     /// The turn did not come in time.
@@ -120,7 +119,6 @@ impl GpuLock {
         let _ = self.file.set_modified(SystemTime::now());
     }
 
-    /// The GPU.
     pub fn gpu_index(&self) -> GpuIndex {
         self.gpu_index
     }

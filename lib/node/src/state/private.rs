@@ -1,8 +1,8 @@
-//! Folders that are closed to users where Slurm's `PrivateData` hides their content, and the folders in which a user finds what is
-//! the user's own.
+//! Folders that are closed to users where Slurm's `PrivateData` hides their content, and the folders in which a user
+//! finds what is the user's own.
 //!
-//! Files in a closed folder keep their modes: only root reaches them, whichever program wrote them. The modes of the folders
-//! are the only note of what is private; every program on the node reads them.
+//! Files in a closed folder keep their modes: only root reaches them, whichever program wrote them. The modes of the
+//! folders are the only note of what is private; every program on the node reads them.
 //!
 //! | folder | closed with |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | `<shared>/usage`; `usage.jsonl` in `<state>` with its older files | `jobs` or `usage` |
 //! | `<shared>/status` | `nodes` |
 //!
-//! A user's own leases, records and usage are copied to `own/UID` in `<run>`, `<state>` and the shared folder. An access list lets
-//! that user alone into the folder.
+//! A user's own leases, records and usage are copied to `own/UID` in `<run>`, `<state>` and the shared folder. An
+//! access list lets that user alone into the folder.
 
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,7 @@ const PASSED: u32 = 0o711;
 /// The mode of a folder.
 #[must_use]
 pub fn mode(is_private: bool) -> u32 {
-    match is_private {
-        true => CLOSED,
-        false => OPEN,
-    }
+    if is_private { CLOSED } else { OPEN }
 }
 
 /// Whether jobs of others are hidden on a node; false where the folder of leases does not exist.
@@ -100,10 +97,7 @@ fn set(above: &Path, name: &str, is_private: bool) -> Result<(), FileError> {
         }
         other => other?,
     };
-    match dir.mode()? == wanted {
-        true => Ok(()),
-        false => dir.set_mode(wanted),
-    }
+    if dir.mode()? == wanted { Ok(()) } else { dir.set_mode(wanted) }
 }
 
 /// Makes the folders between `above` and `above/name`.
@@ -116,17 +110,13 @@ fn open_above(above: &Path, name: &str) -> Result<(), FileError> {
     }
 }
 
-/// Sets the modes of the node's usage records. A new file gets the mode of the folder
-/// ([`RootDir::append`]).
+/// Sets the modes of the node's usage records. A new file gets the mode of the folder ([`RootDir::append`]).
 fn usage_files(state: &Path, is_private: bool) -> Result<(), FileError> {
     let dir = match RootDir::open(state) {
         Err(error) if error.is_not_found() => return Ok(()),
         other => other?,
     };
-    let (folder, file) = match is_private {
-        true => (PASSED, 0o600),
-        false => (OPEN, 0o644),
-    };
+    let (folder, file) = if is_private { (PASSED, 0o600) } else { (OPEN, 0o644) };
     if dir.mode()? != folder {
         dir.set_mode(folder)?;
     }

@@ -1,5 +1,6 @@
-//! Jobs that this node gave back to Slurm: `<state>/put-back/JOBID`, written by the prolog, read by gpufrac-reaperd, which sends
-//! them to other nodes and lets them come back later. The folder survives a reboot, as `ExcNodeList` of the jobs does.
+//! Jobs that this node gave back to Slurm: `<state>/put-back/JOBID`, written by the prolog, read by gpufrac-reaperd,
+//! which sends them to other nodes and lets them come back later. The folder survives a reboot, as `ExcNodeList` of the
+//! jobs does.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};

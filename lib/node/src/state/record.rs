@@ -38,17 +38,13 @@ pub enum RecordError {
     /// The text is not a record of this version.
     #[error("`{}` is not a record of this version ({source}): run `gpufrac node-setup`", path.display())]
     Text {
-        /// The file.
         path: PathBuf,
         /// The error of the parser.
         source: serde_json::Error,
     },
     /// The record is from before the last boot.
     #[error("`{}` is from before the last boot: run `gpufrac node-setup` before slurmd starts", path.display())]
-    Stale {
-        /// The file.
-        path: PathBuf,
-    },
+    Stale { path: PathBuf },
     /// The kernel's boot id could not be read.
     #[error("reading `/proc/sys/kernel/random/boot_id` failed: {0}")]
     BootId(std::io::Error),
@@ -92,7 +88,6 @@ pub struct RecordedGpu {
     pub pci: Option<String>,
 }
 
-/// The record of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     version: u32,
@@ -246,7 +241,6 @@ impl NodeRecord {
         Ok(record)
     }
 
-    /// Writes the record.
     pub fn write(&self, run: &RootDir) -> Result<(), RecordError> {
         let mut text = serde_json::to_string(self).map_err(|source| RecordError::Text {
             path: run.path().join(FILE),
@@ -321,9 +315,10 @@ impl NodeRecord {
                 major: self.caps_major,
                 minor,
             };
-            match behind.contains(&minor) {
-                true => DeviceRule::Behind(number),
-                false => DeviceRule::Device(number),
+            if behind.contains(&minor) {
+                DeviceRule::Behind(number)
+            } else {
+                DeviceRule::Device(number)
             }
         }));
         rules
@@ -331,7 +326,6 @@ impl NodeRecord {
 }
 
 /// The capabilities of compute instances except the first of each GPU instance, with the minor number of that GPU
-/// instance.
 pub fn further(caps: &[&CapMinor]) -> Vec<(u32, Vec<(u32, u32)>)> {
     let of = |cap: &&CapMinor| match cap.opens {
         Some(Opens::GpuInstance(gi)) => Some((gi, cap.minor)),
@@ -358,7 +352,6 @@ pub fn boot_id() -> Result<String, RecordError> {
         .map_err(RecordError::BootId)
 }
 
-/// Numbers as ranges.
 pub fn ranges(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
     numbers.sort_unstable();
     numbers.dedup();

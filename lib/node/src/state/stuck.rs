@@ -1,8 +1,8 @@
 //! Places that cannot be freed or used: `<state>/stuck/NAME`, for root alone.
 //!
-//! A failure that passes in seconds leaves no trace for others. A place that goes on failing takes jobs from Slurm and gives them
-//! back, so the programs of the node count its failures here: the first success removes the file. The folder survives a reboot
-//! because `<run>` may be the file system that is full; a file of an earlier boot counts for nothing.
+//! A failure that passes in seconds leaves no trace for others. A place that goes on failing takes jobs from Slurm and
+//! gives them back, so the programs of the node count its failures here: the first success removes the file. The folder
+//! survives a reboot because `<run>` may be the file system that is full; a file of an earlier boot counts for nothing.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ const DRAINED: &str = "drained";
 const FAILURES: u32 = 3;
 /// A program retries for some seconds. Failures that are not so far apart count once.
 const APART: Duration = Duration::from_secs(4);
-/// A device on which nothing failed for so long may be tried again: only a job can show whether it works. A failure then counts
-/// with those before, so one job in this time starts in vain.
+/// A device on which nothing failed for so long may be tried again: only a job can show whether it works. A failure
+/// then counts with those before, so one job in this time starts in vain.
 const RETRIAL: Duration = Duration::from_secs(120);
 /// The time after the first failure after which it is stuck, however seldom it was tried.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -173,10 +173,7 @@ impl Stuck {
         let counts = apart >= APART.as_millis() as u64;
         Stuck {
             failures: self.failures.saturating_add(counts.into()),
-            last_boot_ms: match counts {
-                true => next.last_boot_ms,
-                false => self.last_boot_ms,
-            },
+            last_boot_ms: if counts { next.last_boot_ms } else { self.last_boot_ms },
             answer: next.answer,
             by_user: self.by_user || next.by_user,
             ..self
@@ -211,10 +208,7 @@ pub fn note(node: &Node, stuck: &Stuck) -> Result<(), FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(());
     };
-    match dir.exists(&stuck.lost.file())? {
-        true => write(&dir, stuck),
-        false => Ok(()),
-    }
+    if dir.exists(&stuck.lost.file())? { write(&dir, stuck) } else { Ok(()) }
 }
 
 /// These places can be used again. Costs one system call on a node on which nothing failed.

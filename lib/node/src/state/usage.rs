@@ -27,7 +27,6 @@ pub enum UsageError {
     Json {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// The cause.
         source: serde_json::Error,
     },
     /// Reading or writing failed.
@@ -35,17 +34,13 @@ pub enum UsageError {
     Io {
         /// "reading" or "writing".
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// The reaper's file is damaged.
     #[error("reading `{}` failed: {source}; gpufrac-reaperd writes the file again in its next round", path.display())]
     Tallies {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: serde_json::Error,
     },
 }
@@ -70,8 +65,8 @@ pub fn measured(run: &Path, key: &SliceKey) -> Result<Option<Tally>, UsageError>
     Ok(tallies.slices.into_iter().find(|tally| tally.key == *key))
 }
 
-/// Appends the record of a slice. `retried`: an earlier release may have written it already and died before the lease was
-/// gone; then it is looked for first.
+/// Appends the record of a slice. `retried`: an earlier release may have written it already and died before the lease
+/// was gone; then it is looked for first.
 ///
 /// # Errors
 /// The file cannot be opened, read or written.

@@ -566,11 +566,8 @@ impl World {
         let node = self.sim.node().unwrap();
         let leases = self.leases();
         for (index, gpu) in node.gpus.iter().enumerate() {
-            let mut known: BTreeSet<u32> = if index == 0 {
-                foreign.iter().copied().collect()
-            } else {
-                BTreeSet::new()
-            };
+            let mut known: BTreeSet<u32> =
+                if index == 0 { foreign.iter().copied().collect() } else { BTreeSet::new() };
             for id in &known {
                 assert!(gpu.instance(*id).is_some(), "foreign instance {id} is gone");
             }
@@ -672,10 +669,7 @@ pub fn child() {
         Ok(node) if action == "setup" => match setup::setup(&node) {
             Ok(report) => {
                 eprintln!("{report:#?}");
-                match report.problems.is_empty() {
-                    true => Exit::Done,
-                    false => Exit::Broken,
-                }
+                if report.problems.is_empty() { Exit::Done } else { Exit::Broken }
             }
             Err(error) => {
                 eprintln!("{error}");
@@ -694,10 +688,7 @@ pub fn child() {
         Ok(node) if action == "check" => {
             let problems = check::check(&node);
             eprintln!("{problems:#?}");
-            match problems.is_empty() {
-                true => Exit::Done,
-                false => Exit::Broken,
-            }
+            if problems.is_empty() { Exit::Done } else { Exit::Broken }
         }
         Ok(mut node) => {
             if let Ok(text) = std::env::var(LOCK_PATIENCE) {
@@ -729,12 +720,11 @@ fn reap(node: &Node) {
 
 /// A Slurm made of files: `<job>` has `STATE TRES RESTARTS`, optionally followed by `TRES-PER-TASK GRES-HELD`: the
 /// request of each task (`-` for none) and the job's allocation here, if that differs from the request. Without the
-/// file there is no answer, and requests about the job fail.
-/// Further files: with `no-library` its library cannot be loaded; with `late` it refuses to end or requeue jobs; with
-/// `silent` it does not answer for as many seconds; with `uncounted` it does not tell allocations; `limit` has the
-/// milliseconds that a prolog or an epilog may take; `plugstack.conf` is what slurmstepd reads; `reason` is that of
-/// the node; `<job>.explained` has the lines that a user was shown. Each question takes time by a separate clock, and
-/// no real time.
+/// file there is no answer, and requests about the job fail. Further files: with `no-library` its library cannot be
+/// loaded; with `late` it refuses to end or requeue jobs; with `silent` it does not answer for as many seconds; with
+/// `uncounted` it does not tell allocations; `limit` has the milliseconds that a prolog or an epilog may take;
+/// `plugstack.conf` is what slurmstepd reads; `reason` is that of the node; `<job>.explained` has the lines that a user
+/// was shown. Each question takes time by a separate clock, and no real time.
 struct Files {
     dir: PathBuf,
     began: Instant,
@@ -763,10 +753,7 @@ impl Files {
 
     fn answers(&self) -> Result<(), SlurmError> {
         self.asked.set(self.asked.get() + 1);
-        match self.still("silent") {
-            true => Err(SlurmError::TooSlow(QUESTION)),
-            false => Ok(()),
-        }
+        if self.still("silent") { Err(SlurmError::TooSlow(QUESTION)) } else { Ok(()) }
     }
 
     /// Whether the seconds in a file are not over yet.

@@ -196,7 +196,6 @@ impl World {
         processes_below(self.root())
     }
 
-    /// The daemon of a job.
     #[track_caller]
     pub fn daemon(&self, job: super::Job) -> i32 {
         let pipe = self.pipe(job);
@@ -282,9 +281,9 @@ impl World {
             .unwrap();
     }
 
-    /// Checks that folders and daemons belong to leases, one each; that each admits only the users of its leases,
-    /// with the limits of the largest share and the highest ceiling; that GPUs have the mode of their leases, or the earlier one;
-    /// that cache files belong to leases; and that an instance exists as long as it has a lease.
+    /// Checks that folders and daemons belong to leases, one each; that each admits only the users of its leases, with
+    /// the limits of the largest share and the highest ceiling; that GPUs have the mode of their leases, or the earlier
+    /// one; that cache files belong to leases; and that an instance exists as long as it has a lease.
     #[track_caller]
     pub fn check_shares(&self, foreign: &[u32]) {
         let leases = self.leases();

@@ -17,9 +17,10 @@ pub(super) fn text(id: &str, history: &History, options: &Options) -> Result<Str
     if runs.peek().is_none() {
         return Err(PlanError::NoJob(id.to_owned()));
     }
-    let candidates = match options.candidates.is_empty() {
-        true => Candidate::all(&options.model),
-        false => options.candidates.clone(),
+    let candidates = if options.candidates.is_empty() {
+        Candidate::all(&options.model)
+    } else {
+        options.candidates.clone()
     };
     let mut text = String::new();
     for job in runs {

@@ -37,10 +37,7 @@ pub(super) fn options(args: &PlanArgs) -> Result<Options, PlanError> {
         && options.rule.margin.is_finite()
         && args.slow >= 0.0
         && args.best > 0;
-    match is_range {
-        true => Ok(options),
-        false => Err(PlanError::Range),
-    }
+    if is_range { Ok(options) } else { Err(PlanError::Range) }
 }
 
 fn curve(args: &PlanArgs) -> Result<Curve, PlanError> {

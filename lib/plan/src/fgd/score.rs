@@ -1,5 +1,5 @@
-//! The policies of the paper, as its simulator has them: scores are whole numbers, and among nodes with the same
-//! score the first is taken, in an order that each seed draws. In the order of their names, FGD allocates 1.9 points less of
+//! The policies of the paper, as its simulator has them: scores are whole numbers, and among nodes with the same score
+//! the first is taken, in an order that each seed draws. In the order of their names, FGD allocates 1.9 points less of
 //! the GPUs with openb_pod_list_cpu250.
 
 use std::cmp::Reverse;
@@ -273,10 +273,7 @@ impl<'a> Scores<'a> {
             let mut fitting = 0;
             let mut rest = 0;
             for gpu in &left.gpus {
-                match gpu >= step {
-                    true => fitting += 1,
-                    false => rest += gpu,
-                }
+                if gpu >= step { fitting += 1 } else { rest += gpu }
             }
             (fitting, rest)
         };
@@ -354,8 +351,8 @@ mod tests {
 
     #[test]
     fn of_equally_frequent_tasks_the_smallest_are_not_typical() {
-        // Tasks with a GPU and 1 to 21 CPUs: 95 percent are the twenty with the most CPUs. On a node with 20 CPUs and a GPU
-        // one of these twenty lacks a CPU, so a twentieth of the GPU is fragmented.
+        // Tasks with a GPU and 1 to 21 CPUs: 95 percent are the twenty with the most CPUs. On a node with 20 CPUs and a
+        // GPU one of these twenty lacks a CPU, so a twentieth of the GPU is fragmented.
         let experiment = Experiment {
             hosts: vec![host(20_000)],
             tasks: (1..=21).map(|cpus| task(cpus * 1000)).collect(),

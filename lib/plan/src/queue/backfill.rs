@@ -94,9 +94,10 @@ impl Play<'_> {
             let key = (own.partition, self.plans.kinds[job as usize], own.nodes);
             let may = failed.get(&key).is_none_or(|shortest| limit < *shortest);
             let until = now.saturating_add(limit);
-            let chosen = match may {
-                true => self.choose(job, |node| self.plans.is_free(node, now, until)),
-                false => None,
+            let chosen = if may {
+                self.choose(job, |node| self.plans.is_free(node, now, until))
+            } else {
+                None
             };
             if let Some(nodes) = chosen {
                 self.start(job, &nodes, now);
@@ -150,15 +151,14 @@ impl Play<'_> {
             return time;
         }
         let request = self.plans.requests[kind];
-        let time = match self.fleet.has_room(node, request) {
-            true => 0,
-            false => {
-                self.running[node].sort_unstable_by_key(|running| running.latest);
-                let running = &self.running[node];
-                let ends: Vec<&Held> = running.iter().map(|running| &running.held).collect();
-                let first = self.fleet.ready_after(node, request, &ends);
-                first.map_or(u64::MAX, |number| running[number].latest)
-            }
+        let time = if self.fleet.has_room(node, request) {
+            0
+        } else {
+            self.running[node].sort_unstable_by_key(|running| running.latest);
+            let running = &self.running[node];
+            let ends: Vec<&Held> = running.iter().map(|running| &running.held).collect();
+            let first = self.fleet.ready_after(node, request, &ends);
+            first.map_or(u64::MAX, |number| running[number].latest)
         };
         self.plans.ready[node][kind] = (version, time);
         time

@@ -1,7 +1,7 @@
 //! Limits of accounts and QOS while jobs run: what is in use, and which jobs wait for it.
 //!
-//! As in Slurm (`acct_policy.c`), a job that a limit holds back keeps no node from the jobs after it, and backfill plans no start
-//! for it.
+//! As in Slurm (`acct_policy.c`), a job that a limit holds back keeps no node from the jobs after it, and backfill
+//! plans no start for it.
 
 use super::Work;
 
@@ -59,7 +59,8 @@ pub(super) struct Ledger<'a> {
     /// Class and units of each job; empty without limits, so that a play without them does no work for them.
     claims: Vec<(u32, u64)>,
     used: Vec<u64>,
-    /// By class: the change of the counts for which the room holds, and the most units that a job may have to start now.
+    /// By class: the change of the counts for which the room holds, and the most units that a job may have to start
+    /// now.
     room: Vec<(u64, u64)>,
     changes: u64,
 }
@@ -75,10 +76,7 @@ impl<'a> Ledger<'a> {
         };
         Ledger {
             classes,
-            claims: match is_limited {
-                true => work.iter().map(claim).collect(),
-                false => Vec::new(),
-            },
+            claims: if is_limited { work.iter().map(claim).collect() } else { Vec::new() },
             used: vec![0; counts.unwrap_or(0)],
             room: vec![(0, 0); classes.len()],
             changes: 1,
@@ -125,12 +123,10 @@ impl<'a> Ledger<'a> {
         *room
     }
 
-    /// A job starts.
     pub(super) fn start(&mut self, job: u32) {
         self.add(job, u64::saturating_add);
     }
 
-    /// A job ends.
     pub(super) fn end(&mut self, job: u32) {
         self.add(job, u64::saturating_sub);
     }

@@ -1,10 +1,10 @@
 //! Which of the nodes with room a job gets, as Slurm's `select/cons_tres` chooses (`_eval_nodes_consec` in
 //! `src/plugins/topology/common/eval_nodes.c` of 24.11; `TopologyPlugin` and `LLN` of slurm.conf unset).
 //!
-//! Nodes with room that follow each other are a set. The set with the least room that is enough serves the job; where none is enough,
-//! the one with the most room is taken whole and the search goes on among the others. Of a set, a job that needs one more node gets
-//! the node with the least room, other jobs the first nodes. Slurm measures room by CPUs; the plan knows none and takes the units of
-//! GPUs, as if jobs took CPUs in proportion.
+//! Nodes with room that follow each other are a set. The set with the least room that is enough serves the job; where
+//! none is enough, the one with the most room is taken whole and the search goes on among the others. Of a set, a job
+//! that needs one more node gets the node with the least room, other jobs the first nodes. Slurm measures room by CPUs;
+//! the plan knows none and takes the units of GPUs, as if jobs took CPUs in proportion.
 
 /// A node with room for a job.
 #[derive(Clone, Copy, Debug)]
@@ -70,9 +70,8 @@ fn several(rooms: impl Iterator<Item = Room>, wanted: usize) -> Option<Vec<usize
     let mut chosen = Vec::with_capacity(wanted);
     while chosen.len() < wanted {
         let left = wanted - chosen.len();
-        let rank = |set: &Set| match set.rooms.len() >= left {
-            true => (0, set.size),
-            false => (1, u64::MAX - set.size),
+        let rank = |set: &Set| {
+            if set.rooms.len() >= left { (0, set.size) } else { (1, u64::MAX - set.size) }
         };
         let (best, _) = sets.iter().enumerate().min_by_key(|(_, set)| rank(set))?;
         let rooms = sets.remove(best).rooms;
@@ -93,8 +92,8 @@ mod tests {
         choose(rooms, wanted)
     }
 
-    /// What Slurm 24.11 did: nodes 1 to 8 of 64 CPUs, with 16, 3, 5, 8, 16, 2, 0 and 0 jobs of a CPU, and no GPU free on nodes 1
-    /// and 5.
+    /// What Slurm 24.11 did: nodes 1 to 8 of 64 CPUs, with 16, 3, 5, 8, 16, 2, 0 and 0 jobs of a CPU, and no GPU free
+    /// on nodes 1 and 5.
     #[test]
     fn nodes_are_those_that_slurm_gave() {
         let free = [(2, 61), (3, 59), (4, 56), (6, 62), (7, 64), (8, 64)];

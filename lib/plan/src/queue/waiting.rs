@@ -1,4 +1,5 @@
-//! Waiting jobs in the order of their priority. Jobs that a limit holds back are passed over together, however many they are.
+//! Waiting jobs in the order of their priority. Jobs that a limit holds back are passed over together, however many
+//! they are.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -17,10 +17,11 @@ pub struct Held {
 }
 
 impl Held {
-    /// Of devices that are not empty, on `nodes` nodes named `list`. None where nothing says what part of a GPU a shard is.
+    /// Of devices that are not empty, on `nodes` nodes named `list`. None where nothing says what part of a GPU a shard
+    /// is.
     ///
-    /// Instances, shards and MPS of a job on a node count as their sum, which is the most that the job can need. A sum above one
-    /// GPU counts as whole GPUs: no piece has as much.
+    /// Instances, shards and MPS of a job on a node count as their sum, which is the most that the job can need. A sum
+    /// above one GPU counts as whole GPUs: no piece has as much.
     pub fn of(devices: &Devices<'_>, nodes: u32, list: &str, per_gpu: &PerGpu) -> Option<Held> {
         let all = devices.gpus + devices.instances + devices.shards + devices.mps;
         let nodes = nodes.clamp(1, all);

@@ -1,4 +1,5 @@
-//! Limits of accounts and QOS: `sacctmgr -P show qos` and `sacctmgr -P show assoc`, of all versions, in one file or several.
+//! Limits of accounts and QOS: `sacctmgr -P show qos` and `sacctmgr -P show assoc`, of all versions, in one file or
+//! several.
 //!
 //! A header starts a table: one with an account is of associations, another one with a name is of QOS.
 

@@ -1,4 +1,5 @@
-//! The nodes and partitions of a Slurm: slurm.conf with its includes, or the output of `scontrol --oneliner show node` and `show partition`.
+//! The nodes and partitions of a Slurm: slurm.conf with its includes, or the output of `scontrol --oneliner show node`
+//! and `show partition`.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,10 +20,7 @@ pub fn read(text: &str) -> Option<Cluster> {
 
 /// The nodes with GPUs of the text of a file, whose includes `included` reads. None where it has none.
 pub fn read_file(path: &Path, text: &str, included: Read<'_>) -> Option<Cluster> {
-    let read = |file: &Path| match file == path {
-        true => Ok(text.to_owned()),
-        false => included(file),
-    };
+    let read = |file: &Path| if file == path { Ok(text.to_owned()) } else { included(file) };
     cluster(&read_conf(path, &read).ok()?)
 }
 

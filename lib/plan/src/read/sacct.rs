@@ -134,7 +134,8 @@ fn take(row: &Row<'_>, history: &mut History, before: &mut Option<Before>) -> Re
     Ok(())
 }
 
-/// The job of a row; None where it had no GPU or has not started. `known_end`: the end of an earlier run of the same job.
+/// The job of a row; None where it had no GPU or has not started. `known_end`: the end of an earlier run of the same
+/// job.
 fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Job>, String> {
     let text = |name| row.text(&[name]);
     let time = |name| -> Result<Option<u64>, String> {

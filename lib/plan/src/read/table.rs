@@ -51,9 +51,10 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     pub fn of(header: &'a Header, row: &'a ByteRecord) -> Result<Row<'a>, String> {
         let (has, wanted) = (row.len(), header.0.len());
-        match has == wanted {
-            true => Ok(Row { header, row }),
-            false => Err(format!("the row has {has} fields instead of {wanted}")),
+        if has == wanted {
+            Ok(Row { header, row })
+        } else {
+            Err(format!("the row has {has} fields instead of {wanted}"))
         }
     }
 

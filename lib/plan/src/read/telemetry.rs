@@ -1,4 +1,5 @@
-//! Telemetry as CSV, with the columns job, time, utilisation (percent) and memory (MiB): an export of Prometheus or DCGM.
+//! Telemetry as CSV, with the columns job, time, utilisation (percent) and memory (MiB): an export of Prometheus or
+//! DCGM.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -50,8 +51,8 @@ impl Seen {
     }
 }
 
-/// Adds what the samples say to the jobs of a history. Samples of a job are in the order of time; a job has no more than one
-/// sample at a time for each GPU. Returns the number of jobs with samples.
+/// Adds what the samples say to the jobs of a history. Samples of a job are in the order of time; a job has no more
+/// than one sample at a time for each GPU. Returns the number of jobs with samples.
 ///
 /// # Errors
 /// When the system refuses.

@@ -15,8 +15,9 @@ pub fn seconds(number: f64) -> u64 {
     (number.max(0.0) as u64).min(LONGEST)
 }
 
-/// Seconds since 1970 of `2026-11-23T08:00:00`, or of a number of seconds (`SLURM_TIME_FORMAT=%s`). A time without a zone counts
-/// as UTC: a plan needs differences alone. None for `Unknown`, `None` and the empty text; Err for any other text.
+/// Seconds since 1970 of `2026-11-23T08:00:00`, or of a number of seconds (`SLURM_TIME_FORMAT=%s`). A time without a
+/// zone counts as UTC: a plan needs differences alone. None for `Unknown`, `None` and the empty text; Err for any other
+/// text.
 pub fn time(text: &str) -> Result<Option<u64>, ()> {
     if matches!(text, "" | "Unknown" | "None" | "N/A") {
         return Ok(None);
@@ -99,7 +100,6 @@ pub struct Devices<'a> {
     pub instances: u32,
     /// What the instances take of their GPUs.
     pub part: GpuPart,
-    /// Shards.
     pub shards: u32,
     /// Percents of MPS.
     pub mps: u32,

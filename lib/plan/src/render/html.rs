@@ -21,7 +21,6 @@ th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line);w
 th:first-child,td:first-child{text-align:left}pre{overflow-x:auto;border:1px solid var(--line);padding:.6rem}\
 .key{display:flex;flex-wrap:wrap;gap:.3rem 1rem;padding:0;list-style:none}.key span{display:inline-block;width:.9em;height:.9em;margin-right:.4em}";
 
-/// The page.
 pub fn text(page: &Page<'_>) -> String {
     let mut html = String::new();
     let _ = write!(

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use super::{Page, size, time};
 
-/// One page.
 pub fn text(page: &Page<'_>) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}\n", page.answer());
@@ -84,11 +83,7 @@ fn sizes(text: &mut String, page: &Page<'_>) {
         best.candidate
     );
     for one in &best.sizes {
-        let note = if one.jobs == 0 {
-            "  nobody needs it"
-        } else {
-            ""
-        };
+        let note = if one.jobs == 0 { "  nobody needs it" } else { "" };
         let (middle, late) = (time(one.waits.0 as f64), time(one.waits.1 as f64));
         let _ = writeln!(
             text,

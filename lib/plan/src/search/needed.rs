@@ -21,7 +21,8 @@ pub struct Needed {
 /// Resampled histories of which the GPUs are computed: each takes several plays.
 const SAMPLES: usize = 3;
 
-/// Of larger histories so many jobs that follow each other are played, without a band: with too few GPUs a play takes long.
+/// Of larger histories so many jobs that follow each other are played, without a band: with too few GPUs a play takes
+/// long.
 const MOST_JOBS: usize = 10_000;
 
 /// A mean wait is the same if it grows by less: seconds.
@@ -69,9 +70,10 @@ fn least(
         let sums = replay
             .play(candidate, sample, &cluster.smaller(part(middle)))?
             .sums;
-        match sums.wait_mean <= today.wait_mean + SAME && sums.refused <= today.refused {
-            true => enough = middle,
-            false => few = middle,
+        if sums.wait_mean <= today.wait_mean + SAME && sums.refused <= today.refused {
+            enough = middle
+        } else {
+            few = middle
         }
     }
     Ok(cluster.smaller(part(enough)).gpus())

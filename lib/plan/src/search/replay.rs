@@ -42,10 +42,7 @@ impl Windows {
             length = length.min(self.never_used.unwrap_or(u64::MAX));
         }
         for &(from, idle) in &job.idle {
-            let window = match from < FIRST_SAMPLE {
-                true => self.never_used,
-                false => self.idle,
-            };
+            let window = if from < FIRST_SAMPLE { self.never_used } else { self.idle };
             if let Some(window) = window.filter(|window| u64::from(idle) > *window) {
                 length = length.min(u64::from(from) + window);
             }
@@ -59,7 +56,6 @@ impl Windows {
 pub struct SizeCount {
     /// Units; 100 are a GPU.
     pub units: u32,
-    /// Jobs.
     pub jobs: usize,
     /// Their waits: seconds, at 50 and 95 percent.
     pub waits: (u64, u64),
@@ -68,7 +64,6 @@ pub struct SizeCount {
 /// A play and its figures.
 #[derive(Clone, Debug)]
 pub struct Played {
-    /// Figures.
     pub sums: Sums,
     /// Sizes of jobs, ascending.
     pub sizes: Vec<SizeCount>,
@@ -88,12 +83,12 @@ pub struct Drawn {
 pub struct Replay<'a> {
     history: &'a History,
     options: &'a Options,
-    /// The jobs whose need was measured. What part of a GPU a job was given says nothing of jobs that asked for a whole one.
+    /// The jobs whose need was measured. What part of a GPU a job was given says nothing of jobs that asked for a whole
+    /// one.
     known: Vec<usize>,
 }
 
 impl<'a> Replay<'a> {
-    /// For a history.
     pub fn new(history: &'a History, options: &'a Options) -> Replay<'a> {
         let is_known = |job: &usize| {
             history.jobs[*job].can_share() && history.jobs[*job].need.memory_mib.is_some()
@@ -105,9 +100,9 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The history itself, or one that is resampled: as many jobs, drawn with replacement, each with a workload of its own on the
-    /// curve of speeds. Of the jobs without telemetry a part, which differs from sample to sample, needs as much as jobs with
-    /// telemetry.
+    /// The history itself, or one that is resampled: as many jobs, drawn with replacement, each with a workload of its
+    /// own on the curve of speeds. Of the jobs without telemetry a part, which differs from sample to sample, needs as
+    /// much as jobs with
     pub fn sample(&self, number: Option<u64>) -> Vec<Drawn> {
         let jobs = &self.history.jobs;
         let Some(number) = number else {
@@ -198,9 +193,10 @@ impl<'a> Replay<'a> {
         cluster: &Cluster,
     ) -> Result<Played, LayoutError> {
         let fleet = candidate.fleet(&self.options.model, &cluster.gpus_by_node())?;
-        let fleet = match self.options.counts_cpus {
-            true => fleet.with_cpus(&cluster.cpus_by_node()),
-            false => fleet,
+        let fleet = if self.options.counts_cpus {
+            fleet.with_cpus(&cluster.cpus_by_node())
+        } else {
+            fleet
         };
         let sizes = fleet
             .lendings()
@@ -250,9 +246,10 @@ impl<'a> Replay<'a> {
 
     /// GPU-hours of the history that the reaper gives back: with the windows of the plan, else with the usual ones.
     pub fn reaped(&self) -> f64 {
-        let windows = match self.options.windows == Windows::default() {
-            true => USUAL,
-            false => self.options.windows,
+        let windows = if self.options.windows == Windows::default() {
+            USUAL
+        } else {
+            self.options.windows
         };
         let given_back =
             |job: &Job| (job.ran - windows.length(job)) as f64 * f64::from(job.all_gpus());

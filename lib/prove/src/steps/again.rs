@@ -118,9 +118,10 @@ fn beside(
     }
     if let Some(made) = work.make(id, place)? {
         let now = identity(work, &made);
-        let subject = match upwards {
-            true => "after its neighbours",
-            false => "after its neighbours in the other order",
+        let subject = if upwards {
+            "after its neighbours"
+        } else {
+            "after its neighbours in the other order"
         };
         compare(work, first, &now, subject);
         uuids.extend(made.compute.as_ref().map(|compute| compute.uuid.clone()));

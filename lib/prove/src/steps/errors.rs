@@ -102,15 +102,12 @@ fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>, profile: &str) -> Result
             record.check(question, subject, "success (0)", said(&answer));
             continue;
         }
-        match id < crate::work::COMPUTE_IDS {
-            true => {
-                let question = "the code for the id of an absent compute instance";
-                record.check(question, subject, named(codes::NOT_FOUND), said(&answer));
-            }
-            false => {
-                let question = "the code for ids above the most compute instances";
-                record.note(question, said(&answer));
-            }
+        if id < crate::work::COMPUTE_IDS {
+            let question = "the code for the id of an absent compute instance";
+            record.check(question, subject, named(codes::NOT_FOUND), said(&answer));
+        } else {
+            let question = "the code for ids above the most compute instances";
+            record.note(question, said(&answer));
         }
     }
     Ok(())

@@ -95,9 +95,10 @@ fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
         let question = "the device node after nvidia-modprobe";
         record.check(question, "", "root 0444", text(now()));
     } else {
-        let reason = match has_program {
-            true => "nvidia-modprobe failed",
-            false => "there is no nvidia-modprobe",
+        let reason = if has_program {
+            "nvidia-modprobe failed"
+        } else {
+            "there is no nvidia-modprobe"
         };
         record.not_measured("the device node after nvidia-modprobe", reason);
     }

@@ -24,12 +24,10 @@ fn places(profile: &Profile) -> String {
     texts.join(" ")
 }
 
-/// Memory of a profile in words: gpufrac's figure, if the driver's differs by 10 % at most, as ECC and drivers change it.
+/// Memory of a profile in words: gpufrac's figure, if the driver's differs by 10 % at most, as ECC and drivers change
+/// it.
 fn memory(own: MemoryMib, real: MemoryMib) -> String {
-    match real.is_about(own) {
-        true => own.to_string(),
-        false => real.to_string(),
-    }
+    if real.is_about(own) { own.to_string() } else { real.to_string() }
 }
 
 pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {

@@ -33,9 +33,10 @@ pub fn load(work: &Work<'_, '_>) -> Result<(), Stop> {
     };
     let record = work.driver.record;
     let has_gpm = work.driver.gpu.has_gpm()?;
-    match has_gpm {
-        true => counted(work, "activity of an idle instance by GPM", &made, true)?,
-        false => record.not_measured("activity by GPM", "the GPU has none"),
+    if has_gpm {
+        counted(work, "activity of an idle instance by GPM", &made, true)?
+    } else {
+        record.not_measured("activity by GPM", "the GPU has none")
     }
     listed(work, &compute, "no process on an idle instance", None)?;
     let client = match Client::start(&work.program.client, &Setting::on(&compute.uuid)) {
@@ -216,11 +217,7 @@ fn killed(
     let record = work.driver.record;
     let question =
         "an instance is free within the patience of the run after SIGKILL of its program";
-    let free = if killed.free_ms.is_some() {
-        "free"
-    } else {
-        "in use"
-    };
+    let free = if killed.free_ms.is_some() { "free" } else { "in use" };
     record.check(question, "", "free", free);
     if let Some(ms) = killed.free_ms {
         record.took("compute instance free after SIGKILL", "alone", ms);

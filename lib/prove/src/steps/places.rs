@@ -149,19 +149,17 @@ fn described(
         calls.memory(compute.mig)
     })?;
     if let Ok((all, used)) = memory {
-        let about = match all.is_about(profile.memory) {
-            true => profile.memory,
-            false => all,
-        };
+        let about = if all.is_about(profile.memory) { profile.memory } else { all };
         record.check(
             "memory of an instance, within 10 % of the profile's",
             name,
             profile.memory,
             about,
         );
-        let idle = match used.0 < IDLE_MIB {
-            true => format!("less than {IDLE_MIB} MiB"),
-            false => format!("{} MiB", used.0),
+        let idle = if used.0 < IDLE_MIB {
+            format!("less than {IDLE_MIB} MiB")
+        } else {
+            format!("{} MiB", used.0)
         };
         record.check(
             "memory in use on an idle instance",

@@ -125,10 +125,7 @@ fn judge(work: &Work<'_, '_>) {
             false => continue,
         };
         let expected = format!("less than {limit} ms");
-        let found = match ms < limit {
-            true => expected.clone(),
-            false => format!("{ms:.0} ms"),
-        };
+        let found = if ms < limit { expected.clone() } else { format!("{ms:.0} ms") };
         record.check(question, &row.call, expected, found);
     }
 }

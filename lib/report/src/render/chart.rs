@@ -142,8 +142,9 @@ fn draw_days<'a>(text: &'a mut String, days: &[(String, Sums)]) -> Result<(), Fa
 }
 
 fn clipped(text: &str, most: usize) -> String {
-    match text.chars().count() > most {
-        true => text.chars().take(most - 1).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > most {
+        text.chars().take(most - 1).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }

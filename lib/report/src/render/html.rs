@@ -1,4 +1,5 @@
-//! A report as one page: nothing is loaded from elsewhere, and it looks well on a phone, in print, and on a dark screen.
+//! A report as one page: nothing is loaded from elsewhere, and it looks well on a phone, in print, and on a dark
+//! screen.
 
 use std::fmt::Write;
 
@@ -30,7 +31,6 @@ td.name{font-weight:600}td.name:first-child{flex-basis:100%}td:not(.name)::befor
 @media print{:root{--ink:#000;--pale:#333;--line:#999;--back:#fff}body{max-width:none;padding:0;font-size:12px;-webkit-print-color-adjust:exact;print-color-adjust:exact}\
 .wide{overflow:visible}h2{break-after:avoid}tr,svg{break-inside:avoid}tfoot{display:table-row-group}svg{max-width:34rem}}";
 
-/// The page.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut page = String::new();
@@ -183,10 +183,7 @@ impl Grid<'_> {
     }
 
     fn class(&self, column: usize) -> &'static str {
-        match column < self.names {
-            true => " class=\"name\"",
-            false => "",
-        }
+        if column < self.names { " class=\"name\"" } else { "" }
     }
 }
 

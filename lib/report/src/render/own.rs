@@ -15,7 +15,6 @@ pub const HEADS: [&str; 8] = [
     "saved",
 ];
 
-/// The cells of a job.
 pub fn cells(job: &Own) -> Vec<String> {
     let gib = |mib: Option<u64>| {
         mib.map_or("-".to_owned(), |mib| {

@@ -7,7 +7,6 @@ use crate::audit::{Audited, Balance};
 use crate::money;
 use crate::sums::Sums;
 
-/// The text of a report.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let mut text = format!("GPU-hours of slices, {}\n\n", report.period);
@@ -35,9 +34,12 @@ fn columns(text: &mut String, left: usize, rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..count).map(width).collect();
     for row in rows {
         let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(column, (cell, &width))| match column < left {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
+        let cells = cells.map(|(column, (cell, &width))| {
+            if column < left {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         text.push_str(line.trim_end());
@@ -61,10 +63,7 @@ fn sums(text: &mut String, report: &Report) {
         report
             .currency
             .iter()
-            .map(|currency| match currency.is_empty() {
-                true => "cost".to_owned(),
-                false => currency.clone(),
-            }),
+            .map(|currency| if currency.is_empty() { "cost".to_owned() } else { currency.clone() }),
     );
     let mut rows = vec![head];
     for (key, sums, cents) in report.priced_rows() {

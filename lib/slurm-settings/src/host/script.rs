@@ -43,7 +43,6 @@ fn is_shell(interpreter: &str) -> bool {
 }
 
 /// The effect of the program's status in a script. None if the script does not run the program, or is not a shell
-/// script.
 pub fn ending(text: &str, program: &str) -> Option<Ending> {
     let interpreter = interpreter(text);
     if !is_shell(interpreter) {
@@ -272,11 +271,7 @@ impl Script<'_> {
             return Ending::Unsure(line);
         };
         if let Some(bad) = next.exit() {
-            return if bad {
-                Ending::Passed
-            } else {
-                Ending::Lost(next.line)
-            };
+            return if bad { Ending::Passed } else { Ending::Lost(next.line) };
         }
         let first = next.words.first().map_or("", String::as_str);
         if first == "{" || first == "(" {
@@ -327,11 +322,7 @@ impl Script<'_> {
                 let exits = self.steps[at..]
                     .iter()
                     .any(|step| step.exit() == Some(true));
-                if exits {
-                    Ending::Passed
-                } else {
-                    Ending::Lost(next.line)
-                }
+                if exits { Ending::Passed } else { Ending::Lost(next.line) }
             }
             None => Ending::Lost(next.line),
         }

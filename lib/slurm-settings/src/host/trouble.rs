@@ -15,7 +15,6 @@ pub struct Trouble {
     pub place: String,
     /// The path of the file.
     pub path: PathBuf,
-    /// The fault.
     pub wrong: Wrong,
 }
 
@@ -24,7 +23,6 @@ pub struct Trouble {
 pub enum Wrong {
     /// The plugin is in none of the folders.
     NoPlugin {
-        /// The effect.
         then: &'static str,
         /// The folders in which Slurm looks for plugins.
         folders: Vec<PathBuf>,
@@ -57,7 +55,6 @@ pub enum Wrong {
         at: PathBuf,
         /// The missing permission.
         permission: char,
-        /// The effect.
         then: &'static str,
     },
     /// The line names a gpufrac.toml that does not exist.

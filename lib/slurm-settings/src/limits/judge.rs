@@ -1,5 +1,6 @@
-//! Judges limits by what they do to a fraction, which is `gres/shard` and gpufrac's own count to slurmctld, and no `gres/gpu`. Tried on 22.05,
-//! 24.11 and 26.05; limits of Types and `DenyOnLimit` on the latter two alone, and `gres/mps` on none.
+//! Judges limits by what they do to a fraction, which is `gres/shard` and gpufrac's own count to slurmctld, and no
+//! `gres/gpu`. Tried on 22.05, 24.11 and 26.05; limits of Types and `DenyOnLimit` on the latter two alone, and
+//! `gres/mps` on none.
 
 use std::collections::BTreeSet;
 
@@ -55,15 +56,11 @@ impl<'a> Site<'a> {
             sizes: sizes(settings, config),
             other_types: others().map(|((_, kind), _)| kind.clone()).collect(),
             has_others: others().next().is_some(),
-            severity: match are_enforced(settings) {
-                true => Severity::Warning,
-                false => Severity::Note,
-            },
-            before: match is_known {
-                true => String::new(),
-                false => format!(
-                    "first add {tres} to AccountingStorageTRES and restart slurmctld, then: "
-                ),
+            severity: if are_enforced(settings) { Severity::Warning } else { Severity::Note },
+            before: if is_known {
+                String::new()
+            } else {
+                format!("first add {tres} to AccountingStorageTRES and restart slurmctld, then: ")
             },
         }
     }
@@ -99,7 +96,8 @@ impl Limit {
     }
 }
 
-/// The sizes of all pools that Slurm counts as shards. Up to 23.02 job_submit asks for a whole GPU of a pool with parts so, too.
+/// The sizes of all pools that Slurm counts as shards. Up to 23.02 job_submit asks for a whole GPU of a pool with parts
+/// so, too.
 fn sizes(settings: &Settings, config: &Config) -> BTreeSet<(Units, Fraction)> {
     let release = settings.running.as_ref().and_then(Running::release);
     let whole_too = release.is_some_and(|own| own.series <= SlurmSeries::new(23, 2));
@@ -192,8 +190,8 @@ fn of_shards(limit: &Limit, site: &Site<'_>) -> Option<Finding> {
     }
 }
 
-/// The command that gives the limit for GPUs to fractions, too, and ends the one on shards. sacctmgr changes only the counts that are
-/// named; -1 removes one.
+/// The command that gives the limit for GPUs to fractions, too, and ends the one on shards. sacctmgr changes only the
+/// counts that are named; -1 removes one.
 fn line(limit: &Limit, site: &Site<'_>) -> String {
     let own = site.config.count_name.as_str();
     let mut words = Vec::new();

@@ -42,7 +42,6 @@ fn table(text: &str) -> impl Iterator<Item = Row<'_>> {
     lines.map(move |line| header.iter().copied().zip(line.split('|')).collect())
 }
 
-/// The limits of QOS.
 pub(super) fn qos(text: &str) -> Vec<Limit> {
     let rows = table(text).flat_map(|row| {
         let owner = Owner::Qos(of(&row, "Name"));

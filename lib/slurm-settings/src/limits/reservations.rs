@@ -1,5 +1,5 @@
-//! Reservations of GPUs on nodes of pools. Slurm cannot reserve shares of a GPU, or change a reservation of GPUs: it takes all CPUs of
-//! the node, and from 26.05 on its own users get no fraction there.
+//! Reservations of GPUs on nodes of pools. Slurm cannot reserve shares of a GPU, or change a reservation of GPUs: it
+//! takes all CPUs of the node, and from 26.05 on its own users get no fraction there.
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};

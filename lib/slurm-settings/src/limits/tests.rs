@@ -4,7 +4,8 @@ use super::*;
 
 const POOLS: &str = "version = 1\n[gres]\nname = \"frac\"\n[pool.h]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"gn[01-02]\"\n";
 
-/// The table of QOS as slurmdbd 22.05, 24.11 and 26.05 print it, with these rows. Without limits all three print the same.
+/// The table of QOS as slurmdbd 22.05, 24.11 and 26.05 print it, with these rows. Without limits all three print the
+/// same.
 fn qos_of(rows: &str) -> Vec<Limit> {
     let header = read::columns_of_qos().replace(',', "|");
     read::qos(&format!("{header}\nnormal||||||||||||\n{rows}"))

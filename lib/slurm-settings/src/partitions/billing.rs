@@ -37,11 +37,10 @@ pub(in super::super) fn judge(
 
 /// Slurm bills whole numbers and cuts the rest off.
 fn cut_off(unit: f64) -> &'static str {
-    match unit < 1.0 {
-        true => {
-            "; Slurm cuts decimals of the bill off: where small sizes would bill 0, multiply all weights of all partitions by 100"
-        }
-        false => "",
+    if unit < 1.0 {
+        "; Slurm cuts decimals of the bill off: where small sizes would bill 0, multiply all weights of all partitions by 100"
+    } else {
+        ""
     }
 }
 

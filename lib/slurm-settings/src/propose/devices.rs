@@ -16,8 +16,8 @@ use super::super::{nodes, rules};
 use super::{Draft, Gpus};
 use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};
 
-/// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions may
-/// have been counted as `gpufrac` before.
+/// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions
+/// may have been counted as `gpufrac` before.
 ///
 /// `mps` goes from these nodes: Slurm gives a job with mps a GPU of gres.conf, and these are placeholders.
 const OURS: [&str; 4] = ["gpu", "shard", "gpufrac", "mps"];
@@ -214,8 +214,8 @@ impl Draft<'_> {
         Some((line.place.file.clone(), line.place.line, text))
     }
 
-    /// Lines of the GPUs without a pool that a node has by AutoDetect, which cannot stay: it would find the GPUs of pools, too. Such
-    /// GPUs whose Type is not known are added to [`super::Proposal::lost`].
+    /// Lines of the GPUs without a pool that a node has by AutoDetect, which cannot stay: it would find the GPUs of
+    /// pools, too. Such GPUs whose Type is not known are added to [`super::Proposal::lost`].
     fn detected(&mut self, files: &Files, node: &str) -> Vec<String> {
         let lines = NodeLines::of(&files.gres, node, &self.config.count_name);
         let detects = lines.detect.is_some_and(|(_, how)| !rules::is(&how, "off"));

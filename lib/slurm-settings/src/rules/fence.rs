@@ -12,9 +12,12 @@ pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
     let has_none = words.iter().any(|word| NONE.contains(word));
     words.retain(|word| !NONE.contains(word));
     let has_ours = names(&words, "task/cgroup") || names(&words, "cgroup");
-    let right = || match has_ours {
-        true => list(&words, &[], &[]),
-        false => list(&["task/cgroup"], &words, &[]),
+    let right = || {
+        if has_ours {
+            list(&words, &[], &[])
+        } else {
+            list(&["task/cgroup"], &words, &[])
+        }
     };
     match (has_ours, has_none) {
         (true, false) => None,
@@ -34,13 +37,14 @@ pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
 pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
     // proctrack/cgroup is the default.
     let value = value.unwrap_or("proctrack/cgroup");
-    match value.trim() == "proctrack/cgroup" {
-        true => None,
-        false => fault(
+    if value.trim() == "proctrack/cgroup" {
+        None
+    } else {
+        fault(
             Severity::Warning,
             "only proctrack/cgroup finds all processes of a job: others outlive it and keep its slice in use",
             Fix::Value("proctrack/cgroup".into()),
-        ),
+        )
     }
 }
 

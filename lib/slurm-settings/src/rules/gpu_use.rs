@@ -44,13 +44,14 @@ pub(super) fn job_acct_gather(context: &Context, value: Option<&str>) -> Option<
         return None;
     }
     let words = words(value);
-    match has(&words, "DisableGPUAcct") {
-        true => None,
-        false => fault(
+    if has(&words, "DisableGPUAcct") {
+        None
+    } else {
+        fault(
             Severity::Warning,
             "with AutoDetect slurmstepd asks the driver for the use of GPUs, and an open GPU can prevent the creation of instances",
             Fix::Value(list(&words, &["DisableGPUAcct"], &[])),
-        ),
+        )
     }
 }
 

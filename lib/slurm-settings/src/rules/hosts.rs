@@ -24,11 +24,12 @@ pub(in super::super) fn other_slurm_conf(settings: &Settings, found: &mut Vec<Fi
         return;
     }
     let (file, host) = (settings.slurm_conf(), of_slurmctld(settings));
-    let fix = match settings.is_of_controller() {
-        true => "restart slurmctld".to_owned(),
-        false => format!(
+    let fix = if settings.is_of_controller() {
+        "restart slurmctld".to_owned()
+    } else {
+        format!(
             "where this file is the old one: `scp {host}:{file} {file}`, then restart slurmd; where it is the new one: copy it to {host} and restart slurmctld"
-        ),
+        )
     };
     found.push(Finding {
         severity: Severity::Warning,

@@ -35,13 +35,14 @@ pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
 
 pub(super) fn cli_filter(_: &Context, value: Option<&str>) -> Option<Fault> {
     let words = without_spellings(&plugins(value, "cli_filter"), "gpufrac");
-    match names(&words, "gpufrac") {
-        true => None,
-        false => fault(
+    if names(&words, "gpufrac") {
+        None
+    } else {
+        fault(
             Severity::Warning,
             "`srun --gres=gpufrac:0.25` inside of a job is refused: only this plugin sees steps",
             Fix::Value(list(&words, &["gpufrac"], &[])),
-        ),
+        )
     }
 }
 
@@ -63,10 +64,7 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
             },
             place: Some(files.plugstack.display().to_string()),
             what: "spank_gpufrac.so is not there: jobs get no slice into their environment and no fence".into(),
-            fix: match role.is_none_or(|role| role.is_node) {
-                true => "add the line: required spank_gpufrac.so",
-                false => "add the line on the nodes: required spank_gpufrac.so; and here, where jobs are submitted: optional spank_gpufrac.so",
-            }.into(),
+            fix: if role.is_none_or(|role| role.is_node) { "add the line: required spank_gpufrac.so" } else { "add the line on the nodes: required spank_gpufrac.so; and here, where jobs are submitted: optional spank_gpufrac.so" }.into(),
         }),
         // `optional` is right on a host where users only submit jobs: with `required`, every sbatch fails if the
         // plugin cannot be loaded.

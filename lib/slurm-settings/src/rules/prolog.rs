@@ -10,7 +10,6 @@ use super::{Context, Fault, Fix, fault};
 use gpufrac_slurm_conf::Running;
 
 /// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
-/// daemon.
 pub(in super::super) const PROLOG_NEEDS: u64 = 60;
 
 /// From this series on slurm.conf may have several lines of `Prolog` and `Epilog`; before, the last one holds.
@@ -73,28 +72,30 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
 
 pub(super) fn prep_plugins(_: &Context, value: Option<&str>) -> Option<Fault> {
     let named = plugins(value, "prep");
-    match named.is_empty() || names(&named, "script") {
-        true => None,
-        false => fault(
+    if named.is_empty() || names(&named, "script") {
+        None
+    } else {
+        fault(
             Severity::Error,
             "without prep/script Prolog and Epilog are not run",
             Fix::Value(list(&words(value), &["prep/script"], &[])),
-        ),
+        )
     }
 }
 
 pub(super) fn timeout(_: &Context, value: Option<&str>) -> Option<Fault> {
     // scontrol prints an unset timeout as 65534 or 0.
     let seconds: u64 = value?.split_whitespace().next()?.parse().ok()?;
-    match seconds == 0 || seconds >= PROLOG_NEEDS {
-        true => None,
-        false => fault(
+    if seconds == 0 || seconds >= PROLOG_NEEDS {
+        None
+    } else {
+        fault(
             Severity::Warning,
             format!(
                 "a slow driver or a busy GPU can take a prolog up to {PROLOG_NEEDS} s, and Slurm drains the node of one that it ended"
             ),
             Fix::Value(PROLOG_NEEDS.to_string()),
-        ),
+        )
     }
 }
 
@@ -175,25 +176,22 @@ pub(in super::super) fn script(
     }
     let release = settings.running.as_ref().and_then(Running::release);
     let last_alone = release.is_some_and(|own| own.series < SEVERAL_LINES);
-    let first = if last_alone {
-        lines.len().saturating_sub(1)
-    } else {
-        0
-    };
+    let first = if last_alone { lines.len().saturating_sub(1) } else { 0 };
     let written: Vec<&str> = lines.iter().skip(first).map(|(_, value)| *value).collect();
     let running = running.unwrap_or_default();
     let of_file = runs(settings, key, program, &written, place.clone());
     let is_error = |finding: &Finding| finding.severity == Severity::Error;
     // One of the two may be right: the line that was corrected since, or the line from before the mistake.
-    let of_running = match running == written || of_file.as_ref().is_some_and(is_error) {
-        true => None,
-        false => runs(
+    let of_running = if running == written || of_file.as_ref().is_some_and(is_error) {
+        None
+    } else {
+        runs(
             settings,
             key,
             program,
             &running,
             "scontrol show config".into(),
-        ),
+        )
     };
     found.extend(match (of_file, of_running) {
         (None, Some(finding)) if !written.is_empty() && is_error(&finding) => Some(Finding {
@@ -228,15 +226,16 @@ fn runs(
     if values.iter().any(is_program) || seen.contains(&Some(true)) {
         return None;
     }
-    let (severity, what) = match seen.contains(&None) {
-        true => (
+    let (severity, what) = if seen.contains(&None) {
+        (
             Severity::Note,
             format!("whether it runs {program} cannot be seen from here"),
-        ),
-        false => (
+        )
+    } else {
+        (
             Severity::Error,
             format!("it does not name {program}, which makes and removes slices"),
-        ),
+        )
     };
     let right = format!("/usr/sbin/{program}");
     Some(Finding {

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use super::super::Settings;
 
-/// Settings that have other values in a trial, or name programs, hosts and databases that a trial must not touch. A slurmctld whose
-/// nodes never answer would, for instance, let SuspendProgram switch them off.
+/// Settings that have other values in a trial, or name programs, hosts and databases that a trial must not touch. A
+/// slurmctld whose nodes never answer would, for instance, let SuspendProgram switch them off.
 ///
 /// Without a slurmdbd slurmctld knows no TRES, QOS or account that is not its own, and refuses settings that name one.
 const LEFT_OUT: [&str; 55] = [
@@ -89,7 +89,8 @@ pub(super) struct Copy {
     folder: TempDir,
     slurm_conf: PathBuf,
     host: String,
-    /// The user and group of slurmctld: those of the site, as root runs nothing that they could write, such as job_submit.lua.
+    /// The user and group of slurmctld: those of the site, as root runs nothing that they could write, such as
+    /// job_submit.lua.
     pub(super) user: (Uid, Gid),
     /// The folder of gpufrac's devices, which may not exist yet.
     devices: String,
@@ -177,9 +178,10 @@ impl Copy {
         let mut text = fs::read_to_string(self.slurm_conf())?;
         rewrite(&mut text, |key, value| {
             let lists = ["JobSubmitPlugins", "CliFilterPlugins"];
-            match lists.iter().any(|list| list.eq_ignore_ascii_case(key)) {
-                true => without_ours(value),
-                false => Some(value.to_owned()),
+            if lists.iter().any(|list| list.eq_ignore_ascii_case(key)) {
+                without_ours(value)
+            } else {
+                Some(value.to_owned())
             }
         });
         fs::write(self.slurm_conf(), text)
@@ -228,7 +230,8 @@ impl Copy {
     }
 }
 
-/// SlurmUser of slurm.conf, by name or number, and the group of this user; `nobody` for a user that this host does not know.
+/// SlurmUser of slurm.conf, by name or number, and the group of this user; `nobody` for a user that this host does not
+/// know.
 fn slurm_user(told: Option<&str>) -> (Uid, Gid) {
     // `scontrol show config` has `slurm(64030)`.
     let name = told.unwrap_or("root").split('(').next().unwrap_or_default();
@@ -249,8 +252,8 @@ fn lines(text: &str) -> Vec<Line> {
     read_conf(Path::new("slurm.conf"), &all).map_or(Vec::new(), |file| file.lines)
 }
 
-/// Changes the values of settings, or leaves them out. From the last line to the first, as a change may join lines that a backslash
-/// continues.
+/// Changes the values of settings, or leaves them out. From the last line to the first, as a change may join lines that
+/// a backslash
 fn rewrite(text: &mut String, keep: impl Fn(&str, &str) -> Option<String>) {
     for line in lines(text).iter().rev() {
         let pairs = line.pairs.iter();

@@ -6,7 +6,8 @@ use std::net::Ipv4Addr;
 use gpufrac_host::syscalls::start_loopback;
 use nix::sched::{CloneFlags, unshare};
 
-/// An address for documentation (RFC 5737). Without one beside 127.0.0.1 the resolver gives slurmctld no address to listen on.
+/// An address for documentation (RFC 5737). Without one beside 127.0.0.1 the resolver gives slurmctld no address to
+/// listen on.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// Runs `work` in a thread whose programs have the network.

@@ -29,11 +29,8 @@ pub struct SpankFiles {
 /// The values of `PrivateData`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrivateValues {
-    /// `jobs`.
     pub jobs: bool,
-    /// `nodes`.
     pub nodes: bool,
-    /// `usage`.
     pub usage: bool,
 }
 
@@ -77,8 +74,8 @@ impl Client {
     fn slurm_conf(&self) -> Option<&raw::slurm_conf_t> {
         // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded; libslurm is, for all to see.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"slurm_conf".as_ptr()) };
-        // SAFETY: it is NULL or libslurm's `slurm_conf_t`, which lives as long as the library and which nobody changes after
-        // `slurm_init`; its type comes from the headers of the same release.
+        // SAFETY: it is NULL or libslurm's `slurm_conf_t`, which lives as long as the library and which nobody changes
+        // after `slurm_init`; its type comes from the headers of the same release.
         unsafe { found.cast::<raw::slurm_conf_t>().as_ref() }
     }
 }

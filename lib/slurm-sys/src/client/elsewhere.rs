@@ -16,16 +16,17 @@ impl Client {
         self.update(job, |change| change.exc_nodes = nodes.as_ptr().cast_mut())
     }
 
-    /// Whether a node that is up could start the pending job, now or when its jobs end (`job_start_data` of slurmctld). A job that
-    /// no node could start would be held by Slurm, with `BadConstraints`.
+    /// Whether a node that is up could start the pending job, now or when its jobs end (`job_start_data` of slurmctld).
+    /// A job that no node could start would be held by Slurm, with `BadConstraints`.
     ///
     /// # Errors
-    /// The job's last run has not ended on all nodes, a plugin of the site refused the question, or slurmctld did not answer.
+    /// The job's last run has not ended on all nodes, a plugin of the site refused the question, or slurmctld did not
+    /// answer.
     pub fn could_start(&self, job: &JobInfo) -> Result<bool, ClientError> {
         let mut question = MaybeUninit::<raw::job_desc_msg_t>::zeroed();
         let mut answer: *mut raw::will_run_response_msg_t = ptr::null_mut();
-        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no value". The call reads it. slurm.h
-        // does not declare the function that frees the answer; this process ends soon.
+        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no value". The call reads it.
+        // slurm.h does not declare the function that frees the answer; this process ends soon.
         let code = unsafe {
             self.library.slurm_init_job_desc_msg(question.as_mut_ptr());
             let question = question.assume_init_mut();
@@ -44,8 +45,8 @@ impl Client {
         }
     }
 
-    /// Lets a pending job start in the next cycle of the scheduler, without the two minutes after a requeue; a held one is
-    /// released if `release` is set.
+    /// Lets a pending job start in the next cycle of the scheduler, without the two minutes after a requeue; a held one
+    /// is released if `release` is set.
     ///
     /// # Errors
     /// slurmctld refused or did not answer.
@@ -79,13 +80,11 @@ fn about(question: &mut raw::job_desc_msg_t, job_id: u32) {
 #[must_use]
 pub fn with_node(hostlist: &str, node: &str) -> String {
     let rest = without_node(hostlist, node);
-    match rest.is_empty() {
-        true => node.to_owned(),
-        false => format!("{rest},{node}"),
-    }
+    if rest.is_empty() { node.to_owned() } else { format!("{rest},{node}") }
 }
 
-/// The hostlist without the items that name this node alone, as [`with_node`] adds them. Ranges stay, which only users write.
+/// The hostlist without the items that name this node alone, as [`with_node`] adds them. Ranges stay, which only users
+/// write.
 #[must_use]
 pub fn without_node(hostlist: &str, node: &str) -> String {
     let mut depth = 0;

@@ -46,8 +46,8 @@ impl Client {
         Ok(Drained::Done)
     }
 
-    /// Takes a drain of gpufrac back, unless another reason stands there now. Returns whether the node was drained for this
-    /// reason.
+    /// Takes a drain of gpufrac back, unless another reason stands there now. Returns whether the node was drained for
+    /// this reason.
     ///
     /// # Errors
     /// slurmctld refused or did not answer.
@@ -69,8 +69,8 @@ impl Client {
         set: impl FnOnce(&mut raw::update_node_msg_t),
     ) -> Result<(), ClientError> {
         let mut change = MaybeUninit::<raw::update_node_msg_t>::zeroed();
-        // SAFETY: all zeros are such a message, and libslurm then sets every field to "no change". The texts outlive the call,
-        // which reads them; nothing of the message is freed by it.
+        // SAFETY: all zeros are such a message, and libslurm then sets every field to "no change". The texts outlive
+        // the call, which reads them; nothing of the message is freed by it.
         let code = unsafe {
             self.library.slurm_init_update_node_msg(change.as_mut_ptr());
             let change = change.assume_init_mut();
@@ -93,13 +93,14 @@ impl Client {
             )
         };
         self.check("slurm_load_node_single", code)?;
-        // SAFETY: on success the message holds `record_count` records, whose texts are NULL or NUL-terminated; it is not used
-        // after it was freed.
+        // SAFETY: on success the message holds `record_count` records, whose texts are NULL or NUL-terminated; it is
+        // not used after it was freed.
         unsafe {
             let message = &*answer;
-            let reason = match message.node_array.is_null() || message.record_count == 0 {
-                true => None,
-                false => text::read((*message.node_array).reason),
+            let reason = if message.node_array.is_null() || message.record_count == 0 {
+                None
+            } else {
+                text::read((*message.node_array).reason)
             };
             self.library.slurm_free_node_info_msg(answer);
             Ok(reason.unwrap_or_default())

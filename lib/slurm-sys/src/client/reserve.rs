@@ -11,7 +11,6 @@ use crate::raw;
 pub struct Reserve<'a> {
     /// The name of the job.
     pub name: &'a str,
-    /// The node.
     pub node: &'a str,
     /// A partition of the node.
     pub partition: &'a str,
@@ -23,7 +22,8 @@ pub struct Reserve<'a> {
     pub script: &'a str,
 }
 
-/// Before all jobs of users. Root may set the priority of a job; the largest values have other meanings (`NO_VAL`, `INFINITE`).
+/// Before all jobs of users. Root may set the priority of a job; the largest values have other meanings (`NO_VAL`,
+/// `INFINITE`).
 const PRIORITY: u32 = 0x7fff_ffff;
 
 impl Client {
@@ -47,8 +47,8 @@ impl Client {
         let mut environment = [c"PATH=/usr/bin:/bin".as_ptr().cast_mut()];
         let mut job = MaybeUninit::<raw::job_desc_msg_t>::zeroed();
         let mut answer: *mut raw::submit_response_msg_t = ptr::null_mut();
-        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no value". All texts outlive the call,
-        // which reads them; nothing of the description is freed by it. The answer is freed.
+        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no value". All texts outlive
+        // the call, which reads them; nothing of the description is freed by it. The answer is freed.
         unsafe {
             self.library.slurm_init_job_desc_msg(job.as_mut_ptr());
             let job = job.assume_init_mut();
@@ -65,8 +65,8 @@ impl Client {
             job.env_size = 1;
             (job.user_id, job.group_id) = (0, 0);
             (job.min_nodes, job.num_tasks, job.requeue) = (1, 1, 0);
-            // In MiB. Without it a job gets the node's memory where `DefMemPerNode` is not set, and a node without `RealMemory` has
-            // no more. Slurm limits no control group to less than `MinRAMSpace`.
+            // In MiB. Without it a job gets the node's memory where `DefMemPerNode` is not set, and a node without
+            // `RealMemory` has no more. Slurm limits no control group to less than `MinRAMSpace`.
             job.pn_min_memory = 1;
             job.priority = PRIORITY;
             let code = self

@@ -25,18 +25,11 @@ pub enum MailError {
     Address(String),
     /// The program could not be started.
     #[error("starting `{program}` failed: {source}")]
-    Run {
-        /// Its path.
-        program: String,
-        /// The cause.
-        source: io::Error,
-    },
+    Run { program: String, source: io::Error },
     /// The program failed.
     #[error("`{program}` failed with {status}: {said}")]
     Failed {
-        /// Its path.
         program: String,
-        /// The exit status.
         status: ExitStatus,
         /// The program's output.
         said: String,
@@ -47,7 +40,6 @@ pub enum MailError {
     /// The program did not end in time, and was killed.
     #[error("`{program}` did not end within {} s", limit.as_secs_f32())]
     Hung {
-        /// Its path.
         program: String,
         /// The time limit.
         limit: Duration,

@@ -63,13 +63,9 @@ pub(super) fn ask(
 fn left(deadline: Instant) -> io::Result<Duration> {
     #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
     let left = deadline.saturating_duration_since(Instant::now());
-    match left.is_zero() {
-        true => Err(io::ErrorKind::TimedOut.into()),
-        false => Ok(left),
-    }
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// The page in an answer.
 pub(super) fn page(answer: &[u8]) -> Result<&str, PageError> {
     if answer.len() as u64 > MOST_ANSWER_BYTES {
         return Err(PageError::TooLong);

@@ -31,7 +31,6 @@ struct Held {
 }
 
 /// The user whose process accepted this connection; None if no process in this network namespace did so before the
-/// deadline.
 pub(super) fn owner(stream: &TcpStream, deadline: Instant) -> io::Result<Option<UserId>> {
     let theirs = Ends {
         own: end(stream.peer_addr()?),
@@ -136,8 +135,7 @@ mod tests {
             let listener = &listener;
             scope.spawn(move || {
                 let Some(user) = by else { return };
-                // Only for this thread; a new socket belongs to the user whose permissions the kernel checks for
-                // files.
+                // Only for this thread; a new socket belongs to the user whose permissions the kernel checks for files.
                 setfsuid(Uid::from_raw(user));
                 let taken = listener.accept();
                 let _ = wait.recv();

@@ -262,10 +262,8 @@ fn dashes<'a>(
     let length = (to.0 - from.0) + (to.1 - from.1);
     for start in (0..length).step_by(9) {
         let end = (start + 5).min(length);
-        let place = |at: i32| match to.0 > from.0 {
-            true => (from.0 + at, from.1),
-            false => (from.0, from.1 + at),
-        };
+        let place =
+            |at: i32| if to.0 > from.0 { (from.0 + at, from.1) } else { (from.0, from.1 + at) };
         let ends = vec![place(start), place(end)];
         area.draw(&PathElement::new(ends, color.stroke_width(1)))?;
     }
@@ -314,9 +312,10 @@ impl Mark {
     /// The columns of the label: right of the line; left of it at the right edge.
     fn columns(&self) -> Range<i32> {
         let wide = self.label.chars().count() as i32 * CHARACTER + 6;
-        match self.x + wide > SIZE.0 as i32 - 4 {
-            true => self.x - wide..self.x,
-            false => self.x..self.x + wide,
+        if self.x + wide > SIZE.0 as i32 - 4 {
+            self.x - wide..self.x
+        } else {
+            self.x..self.x + wide
         }
     }
 }
@@ -331,12 +330,13 @@ fn marks<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<(), Failed
     for (mark, lane) in marks.iter().zip(&lanes) {
         let top = lane.map_or(ACTIVITY.start, row);
         let (from, to) = ((mark.x, top), (mark.x, MEMORY.end));
-        match mark.dry_run {
-            true => dashes(root, from, to, &mark.color)?,
-            false => root.draw(&PathElement::new(
+        if mark.dry_run {
+            dashes(root, from, to, &mark.color)?
+        } else {
+            root.draw(&PathElement::new(
                 vec![from, to],
                 mark.color.stroke_width(1),
-            ))?,
+            ))?
         }
     }
     for (mark, lane) in marks.iter().zip(&lanes) {
@@ -373,9 +373,10 @@ fn label<'a>(root: &Area<'a>, mark: &Mark, row: i32) -> Result<(), Failed<'a>> {
     // The background of the label covers the lines of other marks.
     let corners = [(columns.start + 1, row - 6), (columns.end - 1, row + 6)];
     root.draw(&Rectangle::new(corners, WHITE.filled()))?;
-    let (x, side) = match columns.start == mark.x {
-        true => (mark.x + 4, HPos::Left),
-        false => (mark.x - 4, HPos::Right),
+    let (x, side) = if columns.start == mark.x {
+        (mark.x + 4, HPos::Left)
+    } else {
+        (mark.x - 4, HPos::Right)
     };
     let style = font(12, &mark.color).pos(Pos::new(side, VPos::Center));
     root.draw(&Text::new(mark.label.clone(), (x, row), style))

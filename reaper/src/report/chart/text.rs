@@ -117,10 +117,7 @@ fn letter(event: &Event) -> char {
         Decision::Clear => 'C',
         Decision::Refuse => 'N',
     };
-    match event.dry_run {
-        true => letter.to_ascii_lowercase(),
-        false => letter,
-    }
+    if event.dry_run { letter.to_ascii_lowercase() } else { letter }
 }
 
 /// The priority among two events in one column.

@@ -8,7 +8,6 @@ use tiny_http::{HTTPVersion, Header, Method, Response, StatusCode};
 use super::client::Request;
 use super::text;
 
-/// The path of the metrics.
 const PATH: &str = "/metrics";
 const PLAIN: &str = "text/plain; charset=utf-8";
 

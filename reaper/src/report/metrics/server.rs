@@ -27,7 +27,6 @@ pub enum ServerError {
     /// The address is in use, or is not the node's.
     #[error("listening at {address} for Prometheus failed: {source}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// The error of the system.
         source: io::Error,

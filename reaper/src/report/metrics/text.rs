@@ -82,9 +82,10 @@ struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
 
 impl Metrics<'_, '_> {
     fn slices(&mut self, snapshot: &Snapshot) -> fmt::Result {
-        let slices = match snapshot.hides_jobs {
-            true => hidden(&snapshot.slices),
-            false => distinct(&snapshot.slices),
+        let slices = if snapshot.hides_jobs {
+            hidden(&snapshot.slices)
+        } else {
+            distinct(&snapshot.slices)
         };
         self.info(&slices, snapshot.hides_jobs)?;
         let head = Head::new("slice_fraction", "Part of the GPU that the job holds");
@@ -110,10 +111,7 @@ impl Metrics<'_, '_> {
     }
 
     fn info(&mut self, slices: &[(String, &SliceMetrics)], is_hidden: bool) -> fmt::Result {
-        let of_job = |label| match is_hidden {
-            true => HIDDEN,
-            false => label,
-        };
+        let of_job = |label| if is_hidden { HIDDEN } else { label };
         let help = "Whose slice it is; source is where its last sample comes from";
         let kind = MetricType::Info;
         let mut lines = self.0.encode_descriptor("slice", help, None, kind)?;

@@ -37,7 +37,6 @@ struct Records(BTreeMap<String, Record>);
 struct Record {
     /// The running time.
     seconds: u64,
-    /// AllocTRES.
     counts: BTreeMap<String, u64>,
 }
 

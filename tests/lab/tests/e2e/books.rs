@@ -1,6 +1,6 @@
-//! Usage records of random jobs, while prologs, epilogs, slurmd and the reaper are killed, jobs are requeued and suspended, and
-//! the clocks of nodes are set: no record is lost or there twice, the books of each GPU balance, and `gpufrac report` has the
-//! sums of slurmdbd and those of a script in another language.
+//! Usage records of random jobs, while prologs, epilogs, slurmd and the reaper are killed, jobs are requeued and
+//! suspended, and the clocks of nodes are set: no record is lost or there twice, the books of each GPU balance, and
+//! `gpufrac report` has the sums of slurmdbd and those of a script in another language.
 //!
 //! `GPUFRAC_BOOKS_JOBS` and `GPUFRAC_TEST_SEED` set the number of jobs and the seed.
 
@@ -191,9 +191,10 @@ impl Storm {
             .lines()
             .filter_map(|line| line.trim().parse().ok())
             .collect();
-        Ok(match running.is_empty() {
-            true => None,
-            false => Some(running[self.dice.below(running.len())]),
+        Ok(if running.is_empty() {
+            None
+        } else {
+            Some(running[self.dice.below(running.len())])
         })
     }
 

@@ -1,5 +1,4 @@
-//! Bursts of jobs, on a driver that is as slow as real ones were observed to be. `GPUFRAC_BURST_JOBS` sets the
-//! number.
+//! Bursts of jobs, on a driver that is as slow as real ones were observed to be. `GPUFRAC_BURST_JOBS` sets the number.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,15 +21,16 @@ const DRIVER: [(&str, &str); 5] = [
 
 #[test]
 fn jobs_that_start_together_wait_in_line() -> Result<(), LabError> {
-    let (limits, told) = match since(25, 5)? {
-        true => (
+    let (limits, told) = if since(25, 5)? {
+        (
             "PrologTimeout=70\nEpilogTimeout=80",
             "prolog=Some(70s) epilog=Some(80s)",
-        ),
-        false => (
+        )
+    } else {
+        (
             "PrologEpilogTimeout=70",
             "prolog=Some(70s) epilog=Some(70s)",
-        ),
+        )
     };
     let lab = Lab::builder()
         .gpus("H100-80", 1)

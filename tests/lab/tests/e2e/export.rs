@@ -16,13 +16,14 @@ fn run(command: &mut Command) -> Result<Output, String> {
     let output = command
         .output()
         .map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(format!(
+    if output.status.success() {
+        Ok(output)
+    } else {
+        Err(format!(
             "{command:?}: {}{}",
             text(&output.stdout),
             text(&output.stderr)
-        )),
+        ))
     }
 }
 
@@ -43,13 +44,15 @@ fn readers() -> Option<PathBuf> {
     }
 }
 
-/// A folder with the lab's `sacct` and `scontrol`: the readers run on the machine, outside of a lab with another series.
+/// A folder with the lab's `sacct` and `scontrol`: the readers run on the machine, outside of a lab with another
+/// series.
 fn programs(lab: &Lab) -> PathBuf {
     let folder = lab.folder().work().join("programs");
     fs::create_dir_all(&folder).expect("a folder");
-    let enter = match lab.folder().namespace().exists() {
-        true => format!("nsenter --mount={} --", lab.folder().namespace().display()),
-        false => String::new(),
+    let enter = if lab.folder().namespace().exists() {
+        format!("nsenter --mount={} --", lab.folder().namespace().display())
+    } else {
+        String::new()
     };
     let conf = lab.folder().slurm_conf();
     let conf = conf.display();

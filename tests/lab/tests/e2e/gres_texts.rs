@@ -1,5 +1,4 @@
-//! gpufrac reads GRES as Slurm does: a short run of `cargo xtask differ`. It needs the library of a Slurm, but no
-//! lab.
+//! gpufrac reads GRES as Slurm does: a short run of `cargo xtask differ`. It needs the library of a Slurm, but no lab.
 
 use gpufrac_lab::Slurm;
 

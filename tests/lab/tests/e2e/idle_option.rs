@@ -59,11 +59,7 @@ pub fn only_lease(lab: &Lab) -> Result<Lease, LabError> {
     lab.wait("one active lease", Duration::from_secs(40), || {
         let mut leases = lab.leases(&lab.nodes()[0])?;
         leases.retain(|lease| lease.state == LeaseState::Active);
-        Ok(if leases.len() == 1 {
-            leases.pop()
-        } else {
-            None
-        })
+        Ok(if leases.len() == 1 { leases.pop() } else { None })
     })
 }
 

@@ -83,7 +83,6 @@ over_share = \"off\"
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
 
 /// Prints the line to the terminal, because the test harness captures a test's output. `place`: a function in the
-/// test.
 fn say_not_here(place: &str) -> Result<(), LabError> {
     let name = place.split_once("::").map_or(place, |(_, rest)| rest);
     let name = name.strip_suffix("::place").unwrap_or(name);

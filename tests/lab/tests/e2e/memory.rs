@@ -81,9 +81,10 @@ fn found(folder: &Path) -> Found {
             if error.contains("<kind>Leak_") && !stays {
                 continue;
             }
-            match error.contains("gpufrac") {
-                true => found.ours.push(format!("{}: {error}", path.display())),
-                false => found.others += 1,
+            if error.contains("gpufrac") {
+                found.ours.push(format!("{}: {error}", path.display()))
+            } else {
+                found.others += 1
             }
         }
     }

@@ -88,10 +88,8 @@ fn tenants_of_a_half_share_its_instance() -> Result<(), LabError> {
     let found: BTreeSet<_> = daemons(&lab, node).into_iter().map(|d| d.pipe).collect();
     assert_eq!(found, BTreeSet::from([left.clone(), right.clone()]));
     let mine = of_first.get("CUDA_MPS_PIPE_DIRECTORY").to_owned();
-    let (shared, alone) = match mine == left.display().to_string() {
-        true => (left, right),
-        false => (right, left),
-    };
+    let (shared, alone) =
+        if mine == left.display().to_string() { (left, right) } else { (right, left) };
     assert_eq!(limits(&lab, &shared)?.0, "50.0");
     assert_eq!(limits(&lab, &alone)?.0, "100.0");
     for (user, expected) in users

@@ -31,7 +31,6 @@ const POOLS: &str = "[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngp
 /// An action of an admin on a site.
 type Step = fn(&mut Site) -> Result<(), LabError>;
 
-/// One mistake.
 struct Mistake {
     name: &'static str,
     /// Makes the mistake. Files are restored afterwards.
@@ -171,10 +170,7 @@ impl Site {
     /// Saves a file. A hard link to the build is replaced by a copy.
     fn keep(&self, path: &Path) {
         let before = fs::metadata(path).ok().map(|known| {
-            let bytes = match known.is_file() {
-                true => fs::read(path).ok(),
-                false => None,
-            };
+            let bytes = if known.is_file() { fs::read(path).ok() } else { None };
             Kept {
                 mode: known.permissions().mode(),
                 owner: known.uid(),
@@ -303,9 +299,10 @@ impl Site {
         let number = submitted.stdout.split_whitespace().last().map(str::parse);
         let Some(Ok(job)) = number.filter(|_| submitted.status.success()) else {
             let told = submitted.stderr.trim();
-            return Ok(Seen::NotRun(match told.is_empty() {
-                true => format!("sbatch: {}", submitted.status),
-                false => told.to_owned(),
+            return Ok(Seen::NotRun(if told.is_empty() {
+                format!("sbatch: {}", submitted.status)
+            } else {
+                told.to_owned()
             }));
         };
         let job = JobId(job);
@@ -348,7 +345,6 @@ impl Site {
     }
 
     /// Makes one mistake after the other beside a job of another user, on the same or the other node, and reports
-    /// each.
     fn make_all<'m>(
         mut self,
         mistakes: impl IntoIterator<Item = &'m Mistake>,

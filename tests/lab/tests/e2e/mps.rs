@@ -162,10 +162,7 @@ fn a_whole_gpu_and_shares_of_it_exclude_each_other() -> Result<(), LabError> {
     let (whole, seen) = run(&lab, &users[0], &["--gres=gpufrac:1"])?;
     let shown = lab.job(whole)?;
     // Slurm before 23.11.5 gives a device whole to another job beside shares of it.
-    let counted = match lab.slurm().since(23, 11) {
-        true => "gpu:mps:1",
-        false => "shard:mps:100",
-    };
+    let counted = if lab.slurm().since(23, 11) { "gpu:mps:1" } else { "shard:mps:100" };
     assert!(shown.field("TresPerNode").contains(counted), "{shown:?}");
     assert_eq!(seen.get("CUDA_VISIBLE_DEVICES"), uuid);
     assert_eq!(seen.get("GPUFRAC_FRACTION"), "1");

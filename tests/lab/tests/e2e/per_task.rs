@@ -14,9 +14,10 @@ const SEE: &str =
 
 /// None on a Slurm that counts no shares per task; a separate test covers such a Slurm.
 fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Option<Lab>, LabError> {
-    match since(23, 11)? {
-        true => builder.cpus_per_node(16).start().map(Some),
-        false => Ok(None),
+    if since(23, 11)? {
+        builder.cpus_per_node(16).start().map(Some)
+    } else {
+        Ok(None)
     }
 }
 
@@ -338,7 +339,8 @@ fn impossible_requests_are_refused_with_an_alternative() -> Result<(), LabError>
     let change = ["update", &id, "TresPerTask=gres/gpufrac:0.125"];
     let changed = lab.command("scontrol").user(user).args(change).run()?;
     assert!(changed.stderr.contains("cannot be changed"), "{changed:?}");
-    // An addition per node holds the job when it starts, on both nodes at once, and its user reads why; no node is drained.
+    // An addition per node holds the job when it starts, on both nodes at once, and its user reads why; no node is
+    // drained.
     let change = ["update", &id, "gres=gpufrac:0.25"];
     lab.command("scontrol").args(change).stdout()?;
     lab.command("scontrol")

@@ -1,5 +1,5 @@
-//! The proposals of `gpufrac init` for sites in the forms of real ones (cli/tests/sites): Slurm starts with them, a fraction runs on each
-//! pool, and all else stays as it was.
+//! The proposals of `gpufrac init` for sites in the forms of real ones (cli/tests/sites): Slurm starts with them, a
+//! fraction runs on each pool, and all else stays as it was.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -229,10 +229,8 @@ impl World {
                     .any(|key| line.starts_with(key))
             };
             let lines = text.lines().filter(of_lab);
-            let lines = lines.map(|line| match name == "gres.conf" {
-                true => line.to_owned(),
-                false => self.line(line),
-            });
+            let lines = lines
+                .map(|line| if name == "gres.conf" { line.to_owned() } else { self.line(line) });
             let mut text = lines.collect::<Vec<_>>().join("\n") + "\n";
             if name == "slurm.conf" {
                 text = format!("{}\nProctrackType=proctrack/cgroup\n{text}", self.base);
@@ -242,7 +240,8 @@ impl World {
         fs::write(self.etc("plugstack.conf"), "").expect("root may");
     }
 
-    /// Starts slurmctld without a state, also after a start; one of 22.05 that is asked to end at once after its start can hang.
+    /// Starts slurmctld without a state, also after a start; one of 22.05 that is asked to end at once after its start
+    /// can hang.
     fn restart(&mut self) -> Result<(), LabError> {
         self.lab.stop_daemon("slurmctld", Signal::SIGKILL)?;
         let state = self.lab.folder().root().join("state");

@@ -137,8 +137,7 @@ impl Fault {
     fn all() -> Vec<Fault> {
         let codes = PASSING.iter().chain(&LASTING);
         let codes = codes.flat_map(|code| [false, true].map(|after| Fault::Code { code, after }));
-        // A driver returns these codes only if it created no instance (`NvmlError::is_refusal`), so never after it
-        // did.
+        // A driver returns these codes only if it created no instance (`NvmlError::is_refusal`), so never after it did.
         let is_lie = |fault: &Fault| matches!(fault, Fault::Code { code, after: true } if REFUSALS.contains(code));
         let codes = codes.filter(|fault| !is_lie(fault));
         let kills = [false, true].map(|after| Fault::Kill { after });
@@ -260,10 +259,7 @@ impl Storm {
         let Some(fault) = self.faults.pop() else {
             return Ok(());
         };
-        let node = match fault.may_drain() {
-            true => 1,
-            false => self.dice.below(2),
-        };
+        let node = if fault.may_drain() { 1 } else { self.dice.below(2) };
         let node = self.lab.nodes()[node].clone();
         let words = fault.words(1 + self.dice.below(40));
         self.note(format!("{node}: {}", words.join(" ")));

@@ -92,9 +92,10 @@ fn more_flags_of_the_prolog() -> Result<(), LabError> {
 
 #[test]
 fn devices_that_are_filled_evenly() -> Result<(), LabError> {
-    match since(23, 11)? {
-        true => serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[]),
-        false => not_here!(),
+    if since(23, 11)? {
+        serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[])
+    } else {
+        not_here!()
     }
 }
 

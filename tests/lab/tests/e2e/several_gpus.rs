@@ -25,10 +25,7 @@ allow_raw = true
 
 /// Pools of which a job can have some of the GPUs of a node.
 fn pools() -> Result<&'static str, LabError> {
-    Ok(match since(23, 11)? {
-        true => QUARTERS,
-        false => WHOLE,
-    })
+    Ok(if since(23, 11)? { QUARTERS } else { WHOLE })
 }
 
 fn waits(lab: &Lab, job: JobId) -> Result<(), LabError> {
@@ -84,9 +81,10 @@ fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), L
         pieces.push(run(&lab, &user, &[smallest])?.0);
     }
     // There only all GPUs of a node are counted correctly, and a whole GPU as all parts of one.
-    let some = match since(23, 11)? {
-        true => run(&lab, &user, &["--gres=gpufrac:2"])?,
-        false => run(&lab, &user, &["--gres=gpufrac:1"])?,
+    let some = if since(23, 11)? {
+        run(&lab, &user, &["--gres=gpufrac:2"])?
+    } else {
+        run(&lab, &user, &["--gres=gpufrac:1"])?
     };
     if since(23, 11)? {
         expect_gpus(&lab, &node, some.0, &some.1, 2)?;
@@ -119,17 +117,14 @@ fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), L
     let after = submit(&lab, &user, &[smallest])?;
     waits(&lab, after)?;
     // slurmd of 22.05 may lose the prolog of a job that starts again within seconds of its requeue, and drain its node.
-    let runs = match since(23, 11)? {
-        true => {
-            run_again(&lab, &node, four, after)?;
-            2
-        }
-        false => {
-            finish(&lab, four)?;
-            ready(&lab, after)?;
-            finish(&lab, after)?;
-            1
-        }
+    let runs = if since(23, 11)? {
+        run_again(&lab, &node, four, after)?;
+        2
+    } else {
+        finish(&lab, four)?;
+        ready(&lab, after)?;
+        finish(&lab, after)?;
+        1
     };
     let path = lab.folder().var(&node).join("usage.jsonl");
     let records = std::fs::read_to_string(path).expect("usage records");

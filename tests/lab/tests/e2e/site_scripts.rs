@@ -87,9 +87,10 @@ fn scripts_run_in_the_order_of_the_page() -> Result<(), LabError> {
             for name in names {
                 let path = format!("{bin}/{kind}-{folder}/{name}");
                 let echo = format!("echo {name} >>{log}/order-{kind}");
-                let text = match name.ends_with("gpufrac") {
-                    true => own(&lab, kind).replace("exec ", &format!("{echo}\nexec ")),
-                    false => format!("#!/bin/sh\n{echo}\n"),
+                let text = if name.ends_with("gpufrac") {
+                    own(&lab, kind).replace("exec ", &format!("{echo}\nexec "))
+                } else {
+                    format!("#!/bin/sh\n{echo}\n")
                 };
                 script(Path::new(&path), &text);
             }
@@ -124,12 +125,13 @@ fn scripts_run_in_the_order_of_the_page() -> Result<(), LabError> {
     }
     let [lines, epilog] = run()?;
     assert_eq!(lines, epilog);
-    match lab.slurm().since(24, 5) {
-        true => page_says(
+    if lab.slurm().since(24, 5) {
+        page_says(
             "`site.d/*`, then `site.d/20-three`, then `prolog.d/50-gpufrac`",
             &lines,
-        ),
-        false => assert_eq!(lines, ["50-gpufrac"]),
+        )
+    } else {
+        assert_eq!(lines, ["50-gpufrac"])
     }
 
     // The first failure ends the row.

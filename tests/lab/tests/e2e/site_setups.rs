@@ -1,5 +1,4 @@
-//! Setups of sites that differ from the lab: slurmctld as its own user, nodes without files, other job_submit
-//! plugins.
+//! Setups of sites that differ from the lab: slurmctld as its own user, nodes without files, other job_submit plugins.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -381,10 +380,7 @@ fn job_submit_lua_comes_first() -> Result<(), LabError> {
         return Ok(());
     }
     // Slurm's own mark for a GRES, which scripts must write themselves.
-    let mark = match slurm.since(23, 11) {
-        true => "gres/",
-        false => "gres:",
-    };
+    let mark = if slurm.since(23, 11) { "gres/" } else { "gres:" };
     let mut lab = Lab::builder()
         .gpus("H100-80", 1)
         .partition("small", "")

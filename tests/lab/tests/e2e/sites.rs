@@ -52,10 +52,7 @@ impl Writer {
             _ => key.to_owned(),
         };
         let quoted = format!("\"{value}\"");
-        let value = match value.contains(' ') || self.dice.one_in(6) {
-            true => &quoted,
-            false => value,
-        };
+        let value = if value.contains(' ') || self.dice.one_in(6) { &quoted } else { value };
         let sign = self.one(&["=", "=", "=", " = ", "= ", "\t="]);
         format!("{key}{sign}{value}")
     }
@@ -164,10 +161,7 @@ impl Writer {
     }
 
     fn partition(&mut self, number: usize) -> String {
-        let name = match self.dice.one_in(4) {
-            true => "DEFAULT".to_owned(),
-            false => format!("part{number}"),
-        };
+        let name = if self.dice.one_in(4) { "DEFAULT".to_owned() } else { format!("part{number}") };
         let members = self.members(false);
         let mut pairs = vec![("PartitionName", name.as_str())];
         if !members.is_empty() && !self.dice.one_in(5) {

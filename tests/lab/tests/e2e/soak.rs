@@ -32,11 +32,8 @@ pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<JobId, String>, LabEr
         .stdout()?;
     let entry = |line: &str| {
         let words: Vec<_> = line.split(' ').collect();
-        let state = if words.ends_with(&["RUNNING", "Prolog"]) {
-            "PROLOG"
-        } else {
-            *words.get(1)?
-        };
+        let state =
+            if words.ends_with(&["RUNNING", "Prolog"]) { "PROLOG" } else { *words.get(1)? };
         Some((words.first()?.parse().ok()?, state.to_owned()))
     };
     Ok(text.lines().filter_map(entry).collect())
@@ -115,8 +112,8 @@ impl Look {
         })
     }
 
-    /// All contradictions. `killed`: whether programs of root are killed. The lease of a killed epilog's job stays until the
-    /// next program of root on the GPU, and Slurm shows a job as running that it is about to put back.
+    /// All contradictions. `killed`: whether programs of root are killed. The lease of a killed epilog's job stays
+    /// until the next program of root on the GPU, and Slurm shows a job as running that it is about to put back.
     fn contradictions(&self, killed: bool) -> Vec<String> {
         let mut found = Vec::new();
         for (index, a) in self.instances.iter().enumerate() {
@@ -154,9 +151,10 @@ impl Look {
                 .iter()
                 .find(|instance| place(instance) == place_of(lease));
             let uuids = uuid.map(|uuid| vec![uuid]);
-            let differs = match is_bare {
-                true => made.is_some(),
-                false => made.is_none_or(|instance| Some(&instance.uuids) != uuids.as_ref()),
+            let differs = if is_bare {
+                made.is_some()
+            } else {
+                made.is_none_or(|instance| Some(&instance.uuids) != uuids.as_ref())
             };
             if differs {
                 found.push(format!("no instance for {lease:?}: {made:?}"));
@@ -195,10 +193,8 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
 
 /// Mostly pieces, and numbers of whole GPUs of a node of four that this Slurm can count.
 fn pieces_and_gpus(piece: &'static str) -> Result<Vec<&'static str>, LabError> {
-    let several: &[&str] = match since(23, 11)? {
-        true => &["1", "2", "3", "4"],
-        false => &["1", "1", "0.9", "4"],
-    };
+    let several: &[&str] =
+        if since(23, 11)? { &["1", "2", "3", "4"] } else { &["1", "1", "0.9", "4"] };
     Ok([&[piece; 5][..], &["0.1"], several].concat())
 }
 
@@ -266,15 +262,12 @@ fn trouble(lab: &Lab, done: &AtomicBool) -> Result<String, LabError> {
         let nth = (1 + dice.throw(60)).to_string();
         let code = CODES[dice.below(CODES.len())];
         let mut fault = vec!["fault", "--call", "any", "--nth", &nth];
-        match dice.one_in(4) {
-            true => {
-                fault.push("--kill");
-                kills += 1;
-            }
-            false => {
-                fault.extend(["--count", "2", "--code", code]);
-                faults += 1;
-            }
+        if dice.one_in(4) {
+            fault.push("--kill");
+            kills += 1;
+        } else {
+            fault.extend(["--count", "2", "--code", code]);
+            faults += 1;
         }
         if dice.one_in(2) {
             fault.push("--after");
@@ -314,7 +307,8 @@ fn put_to_work(lab: &Lab) -> Result<u32, LabError> {
         .args(["-h", "-t", "PD", "-o", "%i %Q %r"])
         .stdout()?;
     if pending.contains("BeginTime") && !crate::since(23, 11)? {
-        // The slurmd of 22.05 refuses a credential of the second in which it ended the run before, and Slurm then ends the job.
+        // The slurmd of 22.05 refuses a credential of the second in which it ended the run before, and Slurm then ends
+        // the job.
         std::thread::sleep(Duration::from_millis(1100));
     }
     let mut found = 0;
@@ -336,8 +330,8 @@ fn put_to_work(lab: &Lab) -> Result<u32, LabError> {
     Ok(found)
 }
 
-/// The lines of the daemons' logs that say that a job had no place. `killed`: a job may wait for a slice whose epilog was killed, and which
-/// the driver refuses to destroy for a moment.
+/// The lines of the daemons' logs that say that a job had no place. `killed`: a job may wait for a slice whose epilog
+/// was killed, and which the driver refuses to destroy for a moment.
 fn without_place(lab: &Lab, killed: bool) -> Vec<String> {
     let logs = std::fs::read_dir(lab.folder().log()).expect("the folder of the logs");
     let mut found = Vec::new();
@@ -431,10 +425,7 @@ fn run_jobs(lab: &Lab, count: u64, fractions: &[&str], killed: bool) -> Result<(
             "job {job} of {fraction}, seed {seed}: {output}"
         );
         // A whole GPU with MIG off goes to one job after the other.
-        match own[0].starts_with("GPU-") {
-            true => whole.extend(own),
-            false => uuids.extend(own),
-        }
+        if own[0].starts_with("GPU-") { whole.extend(own) } else { uuids.extend(own) }
     }
     assert!(
         uuids.iter().all(|uuid| uuid.starts_with("MIG-")),

@@ -147,10 +147,7 @@ impl Look {
             return (!same).then(|| format!("no instance for {lease:?}: {standing:?}"));
         }
         let shared = lease.slice.mps().is_some_and(|mps| !mps.private);
-        let expected = match shared {
-            true => ComputeMode::ExclusiveProcess,
-            false => ComputeMode::Default,
-        };
+        let expected = if shared { ComputeMode::ExclusiveProcess } else { ComputeMode::Default };
         (mode != Some(&expected)).then(|| format!("compute mode {mode:?} with {lease:?}"))
     }
 }

@@ -1,4 +1,5 @@
-//! Places that cannot be freed: jobs leave the node, Slurm starts nothing there, and all of it is undone when the place is free.
+//! Places that cannot be freed: jobs leave the node, Slurm starts nothing there, and all of it is undone when the place
+//! is free.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -272,8 +273,8 @@ fn a_site_can_drain_the_node_and_run_its_own_programs() -> Result<(), LabError> 
     lab.expect_nothing_left()
 }
 
-/// Calls that fail for long, with errors that may pass. After the last two only a job can show that a device works again, two minutes
-/// later.
+/// Calls that fail for long, with errors that may pass. After the last two only a job can show that a device works
+/// again, two minutes
 const TROUBLES: [(&str, &str); 5] = [
     ("nvmlGpuInstanceDestroy", "IN_USE"),
     ("nvmlComputeInstanceDestroy", "UNKNOWN"),

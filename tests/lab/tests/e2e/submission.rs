@@ -245,10 +245,7 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
     reconfigure()?;
     let refused = submit()?;
     assert!(!refused.status.success(), "{refused:?}");
-    let reason = match lab.slurm().since(23, 11) {
-        true => "nonsense",
-        false => "0.25",
-    };
+    let reason = if lab.slurm().since(23, 11) { "nonsense" } else { "0.25" };
     assert!(refused.stderr.contains(reason), "{refused:?}");
     assert_eq!(lab.ended_daemons(), Vec::<String>::new());
 

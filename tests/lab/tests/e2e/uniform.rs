@@ -47,9 +47,10 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     assert!(instances(&lab)?.iter().all(|(_, size)| *size == 2));
     let whole = submit(&lab, &user, &["--gres=gpufrac:1"])?;
     // Slurm before 23.11.5 allocates a device as a whole as soon as the first of its pieces is free.
-    let raw = match lab.slurm().since(23, 11) {
-        true => "--gres=gpu:uniform:1",
-        false => "--gres=gpufrac:1",
+    let raw = if lab.slurm().since(23, 11) {
+        "--gres=gpu:uniform:1"
+    } else {
+        "--gres=gpufrac:1"
     };
     let second = submit(&lab, &user, &[raw])?;
     let waits = |job: JobId| -> Result<(), LabError> {

@@ -207,10 +207,7 @@ fn whole<'a>(call: &'a Call, device: DeviceHandle) -> Answer<Device<'a>> {
 
 fn utilization(call: &Call, device: DeviceHandle) -> Answer<sys::nvmlUtilization_t> {
     let device = whole(call, device)?;
-    let busy = match call.is_blind()? {
-        true => 0.0,
-        false => busy_percent(call, &device)?,
-    };
+    let busy = if call.is_blind()? { 0.0 } else { busy_percent(call, &device)? };
     let gpu = busy.round() as c_uint;
     Ok(sys::nvmlUtilization_t {
         gpu,

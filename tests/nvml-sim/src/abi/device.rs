@@ -90,11 +90,7 @@ fn cpu_set(size: c_uint, set: Out<c_ulong>) -> Answer {
     let count = processors();
     for word in 0..size as usize {
         let left = count.saturating_sub(word * 64).min(64);
-        let bits = if left == 64 {
-            u64::MAX
-        } else {
-            (1 << left) - 1
-        };
+        let bits = if left == 64 { u64::MAX } else { (1 << left) - 1 };
         set.at(word).set(bits)?;
     }
     Ok(())

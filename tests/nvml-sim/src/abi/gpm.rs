@@ -51,7 +51,6 @@ fn supported(gpu: &Gpu) -> bool {
     gpu.model().architecture.is_hopper_or_newer()
 }
 
-/// Takes a sample of a GPU, or of one of its instances.
 fn take(call: &Call, gpu: &Gpu, instance: Option<u64>, handle: SampleHandle) -> Answer {
     if !supported(gpu) {
         return Err(Code::NOT_SUPPORTED);

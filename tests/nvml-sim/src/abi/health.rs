@@ -51,8 +51,8 @@ fn clock_now(call: &Call, device: DeviceHandle, kind: c_uint) -> Answer<c_uint> 
     Ok(IDLE_CLOCK_MHZ.min(full))
 }
 
-/// Millijoules since 1970: idle power all the time, and the busy time of the processes that are still known. Less than before when
-/// a process is forgotten, as after a reload of the driver.
+/// Millijoules since 1970: idle power all the time, and the busy time of the processes that are still known. Less than
+/// before when a process is forgotten, as after a reload of the driver.
 fn energy_mj(call: &Call, device: DeviceHandle) -> Answer<u64> {
     let (_, gpu) = call.gpu(device)?;
     let model = device::model(call, device)?;

@@ -159,7 +159,6 @@ pub(crate) struct Target {
     pub handle: Option<usize>,
     /// A number, the first of several.
     pub number: Option<c_uint>,
-    /// A text.
     pub text: Option<Text>,
 }
 

@@ -132,11 +132,7 @@ static EVENT_SETS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 fn event_set(set: sys::nvmlEventSet_t) -> Answer<usize> {
     let id = set.addr() >> 4;
     let sets = EVENT_SETS.lock().unwrap_or_else(|held| held.into_inner());
-    if sets.contains(&id) {
-        Ok(id)
-    } else {
-        Err(Code::INVALID_ARGUMENT)
-    }
+    if sets.contains(&id) { Ok(id) } else { Err(Code::INVALID_ARGUMENT) }
 }
 
 /// `nvmlErrorString` works without `nvmlInit`, and cannot fail.

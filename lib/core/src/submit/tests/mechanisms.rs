@@ -4,7 +4,6 @@ use super::*;
 use crate::request;
 
 /// A100, L40S and T4 in one partition and each in its own; a node with GPUs of several pools; GPUs that are only lent
-/// whole.
 const CLUSTER: &str = r#"
 version = 1
 [pool.a100]
@@ -686,10 +685,7 @@ proptest! {
             });
             for pool in chosen {
                 // A request for several partitions may get GPUs of any of them.
-                let own = match destination.named {
-                    true => destination.pools.iter().any(|own| own.name == pool.name),
-                    false => own.iter().any(|own| own.name == pool.name),
-                };
+                let own = if destination.named { destination.pools.iter().any(|own| own.name == pool.name) } else { own.iter().any(|own| own.name == pool.name) };
                 prop_assert!(own, "{partition} gets {tres_per_node} of {pool}");
                 prop_assert!(entry.mechanism.is_none_or(|mechanism| mechanism == pool.mechanism));
                 prop_assert!(mechanism.is_none_or(|mechanism| mechanism == pool.mechanism));

@@ -71,8 +71,8 @@ enum Cut {
 }
 
 impl Attempt<'_> {
-    /// Makes one attempt, at its turn. MIG mode that was pending at node-setup, or was switched off since, is switched on
-    /// first.
+    /// Makes one attempt, at its turn. MIG mode that was pending at node-setup, or was switched off since, is switched
+    /// on first.
     pub fn run(
         &self,
         session: &Session,
@@ -365,7 +365,8 @@ impl Attempt<'_> {
         self.device.pool.switches_mig() && self.menu.units == Units::WHOLE
     }
 
-    /// As [`Attempt::checked_geometry`], for a GPU that needs no MIG now: without it only the memory tells one model from another.
+    /// As [`Attempt::checked_geometry`], for a GPU that needs no MIG now: without it only the memory tells one model
+    /// from another.
     fn check_model(&self, gpu: &Gpu<'_>, known: Option<&Geometry>) -> Result<(), CarveError> {
         let expected = &self.device.pool.geometry;
         if known.is_some_and(|known| expected.differences(known).is_empty()) {
@@ -448,7 +449,6 @@ impl Attempt<'_> {
     }
 
     /// Whether the driver can limit the job's memory. If not, only the pool's other limits apply; `gpufrac check`
-    /// reports this.
     fn group_limit(&self, session: &Session) -> Result<bool, CarveError> {
         if !self.device.pool.options.memory_limits {
             return Ok(false);

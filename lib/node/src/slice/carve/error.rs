@@ -60,7 +60,6 @@ pub enum Fault {
 pub struct OtherPools {
     /// Slurm's id of the job.
     pub job_id: JobId,
-    /// The node.
     pub node: String,
     /// The pool of the node.
     pub pool: String,
@@ -98,10 +97,7 @@ pub enum CarveError {
     Config(NodeError),
     /// Slurm counts gpufrac on the node, but no pool has GPUs there.
     #[error("Slurm counts gpufrac on {node}, but gpufrac.toml of that node has no pool there")]
-    NoPool {
-        /// The node.
-        node: String,
-    },
+    NoPool { node: String },
     /// slurmstepd would start the job without fence and environment.
     #[error("slurmstepd would start the job without its slice: {0}")]
     NoSpank(#[from] NoSpank),
@@ -178,7 +174,6 @@ pub enum CarveError {
         "pool `{pool}` has GPU {gpu_index} by the configuration, but not by the record of node-setup"
     )]
     ConfigChanged {
-        /// The pool.
         pool: String,
         /// NVML's index.
         gpu_index: GpuIndex,
@@ -188,7 +183,6 @@ pub enum CarveError {
     Mechanism {
         /// The mechanism in the entry.
         asked: Mechanism,
-        /// The pool.
         pool: String,
         /// The mechanism of the pool.
         offered: Mechanism,
@@ -200,15 +194,11 @@ pub enum CarveError {
     Rule {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// The partition.
         partition: String,
-        /// The rule.
         rule: String,
-        /// The cure.
         update: String,
     },
     /// The job was moved to a partition with shared GPUs, and slurmd would load its user's login environment outside
-    /// of the fence.
     #[error(
         "job {job_id} was submitted with --get-user-env or --export=NONE to a partition without shared GPUs, and moved to {partition}; submit it again there, with #!/bin/bash -l in its script"
     )]
@@ -225,7 +215,6 @@ pub enum CarveError {
     Ambiguous {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// The item.
         source: RequestError,
     },
     /// Slurm's allocation differs from the request as gpufrac reads it.
@@ -244,10 +233,7 @@ pub enum CarveError {
     },
     /// Slurm does not report the allocation, without which no slice can be made.
     #[error("reading the job's allocation on this node from Slurm failed: {why}")]
-    Uncounted {
-        /// The reason.
-        why: String,
-    },
+    Uncounted { why: String },
     /// The request counts per node and per task at the same time; job_submit writes only one of them.
     #[error(
         "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); cancel it, and submit it again with one of them"
@@ -269,7 +255,6 @@ pub enum CarveError {
     /// The grant is smaller than the smallest slice.
     #[error("{units} units are less than the smallest slice of pool `{pool}`")]
     TooSmall {
-        /// The pool.
         pool: String,
         /// The granted units.
         units: Units,
@@ -286,22 +271,14 @@ pub enum CarveError {
     },
     /// MIG mode is not on.
     #[error("{gpu} is not in MIG mode ({mode:?})")]
-    MigOff {
-        /// The GPU.
-        gpu: String,
-        /// The mode.
-        mode: MigMode,
-    },
+    MigOff { gpu: String, mode: MigMode },
     /// The pool names another model.
     #[error("{gpu} ({model}) does not match pool `{pool}`: {}", differences.join("; "))]
     Geometry {
-        /// The GPU.
         gpu: String,
         /// NVML's product name.
         model: String,
-        /// The pool.
         pool: String,
-        /// The differences.
         differences: Vec<String>,
     },
     /// The driver reported that it did not make the instance, with a code that does not exclude that it did.
@@ -319,7 +296,6 @@ pub enum CarveError {
         mig_mode::named(users)
     )]
     NotIdle {
-        /// The GPU.
         gpu: String,
         /// Processes that may use the GPU.
         users: Vec<GpuUser>,
@@ -353,7 +329,6 @@ pub enum CarveError {
     /// The GPU is in MIG mode, but its pool uses another mechanism.
     #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
     MigOn {
-        /// The GPU.
         gpu: String,
         /// The pool's mechanism.
         mechanism: Mechanism,
@@ -377,7 +352,6 @@ pub enum CarveError {
     /// A job of an earlier configuration has the GPU.
     #[error("{gpu} is still shared by {mechanism} with job {job_id}, by an earlier configuration")]
     Earlier {
-        /// The GPU.
         gpu: String,
         /// Slurm's id of the job.
         job_id: JobId,
@@ -407,16 +381,12 @@ pub enum CarveError {
     #[error(
         "process {pid} runs on the job's new instance and belongs to no job with this instance"
     )]
-    Stranger {
-        /// The process.
-        pid: u32,
-    },
+    Stranger { pid: u32 },
     /// The GPU does not have a profile of the layout.
     #[error("the GPU has no profile {0}")]
     NoProfile(u32),
 }
 
-/// The indexes as numbers.
 fn numbers(devices: &[DeviceIndex]) -> Vec<u32> {
     devices.iter().map(|device| device.0).collect()
 }
@@ -484,8 +454,8 @@ impl CarveError {
         }
     }
 
-    /// What of the node cannot be used while the error lasts. None for errors of the job, and for those that another place
-    /// causes, which is counted by itself: a slice that cannot be removed, a slow predecessor.
+    /// What of the node cannot be used while the error lasts. None for errors of the job, and for those that another
+    /// place causes, which is counted by itself: a slice that cannot be removed, a slow predecessor.
     pub fn fault(&self) -> Option<Fault> {
         match self {
             CarveError::ConfigChanged { .. }

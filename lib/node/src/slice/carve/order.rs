@@ -194,16 +194,17 @@ impl Word {
         };
         held.sort_by_key(|device| device.gpu_index);
         let are_whole = held.iter().all(|device| device.pool.lends_whole());
-        match held.len() > 1 && !are_whole {
-            true => Err(CarveError::SeveralDevices {
+        if held.len() > 1 && !are_whole {
+            Err(CarveError::SeveralDevices {
                 devices: job.devices.clone(),
-            }),
-            false => Ok(held),
+            })
+        } else {
+            Ok(held)
         }
     }
 
-    /// The whole GPUs for the job's partition among those that slurmctld allocated. With `--exclusive` it allocates all devices of
-    /// the node, those of other pools and of no pool too; the variables of Prolog may name fewer.
+    /// The whole GPUs for the job's partition among those that slurmctld allocated. With `--exclusive` it allocates all
+    /// devices of the node, those of other pools and of no pool too; the variables of Prolog may name fewer.
     fn lent_whole<'a>(&self, job: &JobEnv, devices: &[Device<'a>]) -> Vec<Device<'a>> {
         let Some(info) = &self.said else {
             return Vec::new();
@@ -288,8 +289,8 @@ impl Word {
         Ok(())
     }
 
-    /// The number of slices of these units that the job holds on each device. slurmctld's allocation decides; it must be
-    /// as much of the devices as the request asks for. The job also gets the whole devices that `--exclusive` adds.
+    /// The number of slices of these units that the job holds on each device. slurmctld's allocation decides; it must
+    /// be as much of the devices as the request asks for. The job also gets the whole devices that `--exclusive` adds.
     fn counted(
         &self,
         job: &JobEnv,
@@ -298,15 +299,16 @@ impl Word {
     ) -> Result<Counted, CarveError> {
         let (Some(info), Some(asked)) = (&self.said, &self.asked) else {
             let unknown = || "it does not know the job".to_owned();
-            return match is_per_task(self.entry) {
-                true => Err(CarveError::Uncounted {
+            return if is_per_task(self.entry) {
+                Err(CarveError::Uncounted {
                     why: self.silence.clone().unwrap_or_else(unknown),
-                }),
+                })
+            } else {
                 // The SPANK plugin checks that Slurm allocated as much.
-                false => check_gpus(job, devices, units).map(|()| Counted {
+                check_gpus(job, devices, units).map(|()| Counted {
                     slices: 1,
                     whole_device: false,
-                }),
+                })
             };
         };
         if asked.is_twice() {
@@ -331,10 +333,7 @@ impl Word {
         let whole_device = devices.iter().all(|device| held.is_device(device));
         let wanted = u64::from(units.0);
         // A job has shares of one device only.
-        let allocated = match devices.len() > 1 && !whole_device {
-            true => 0,
-            false => held.units_of(devices),
-        };
+        let allocated = if devices.len() > 1 && !whole_device { 0 } else { held.units_of(devices) };
         let more = whole_device && wanted < allocated && units.gpus().is_some();
         if allocated != wanted && !more {
             return Err(CarveError::Allocated {
@@ -458,14 +457,15 @@ fn devices_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Vec<Device<'a>
 /// Checks that the job has as many devices as the entry grants whole GPUs, if Slurm does not answer.
 fn check_gpus(job: &JobEnv, devices: &[Device<'_>], units: Units) -> Result<(), CarveError> {
     let wanted = units.gpus().unwrap_or(1);
-    match usize::try_from(wanted).is_ok_and(|wanted| wanted == devices.len()) {
-        true => Ok(()),
-        false => Err(CarveError::Allocated {
+    if usize::try_from(wanted).is_ok_and(|wanted| wanted == devices.len()) {
+        Ok(())
+    } else {
+        Err(CarveError::Allocated {
             job_id: job.job_id,
             name: "whole GPUs".to_owned(),
             wanted: wanted.into(),
             allocated: u64::try_from(devices.len()).unwrap_or(u64::MAX),
-        }),
+        })
     }
 }
 

@@ -62,15 +62,14 @@ fn credits(text: &str, steps: &[Step]) -> Option<usize> {
         });
         by_command || targets.any(names_it)
     };
-    match is_shell(interpreter(text)) {
-        true => steps.iter().find(writes).map(|step| step.line),
+    if is_shell(interpreter(text)) {
+        steps.iter().find(writes).map(|step| step.line)
+    } else {
         // A script of another language is not understood.
-        false => {
-            let mut lines = text.lines();
-            let at = lines
-                .position(|line| line.contains(GPUSTAT) && !line.trim_start().starts_with('#'))?;
-            text.contains("write").then_some(at + 1)
-        }
+        let mut lines = text.lines();
+        let at =
+            lines.position(|line| line.contains(GPUSTAT) && !line.trim_start().starts_with('#'))?;
+        text.contains("write").then_some(at + 1)
     }
 }
 

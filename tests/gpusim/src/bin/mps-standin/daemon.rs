@@ -378,10 +378,7 @@ impl Daemon {
             None if self.servers.values().any(Server::is_in_use) => return None,
             None => {
                 self.end_servers();
-                let (name, user) = match of_all {
-                    true => ("0", None),
-                    false => (&*name, Some(user)),
-                };
+                let (name, user) = if of_all { ("0", None) } else { (&*name, Some(user)) };
                 match self.spawn_server(name, user, options) {
                     Ok(Some(server)) => server,
                     Ok(None) => return Some(Err(anyhow::anyhow!("no server starts"))),

@@ -47,9 +47,12 @@ fn devices_that_stay_open() -> Result<(), LabError> {
     lab.wait_for_state(job, &["RUNNING"])?;
     let devices = lab.folder().gpus(node).join("dev");
     let own = own_devices(&lab, job)?;
-    let paths = own.iter().map(|name| match name.contains("cap") {
-        true => devices.join("nvidia-caps").join(name),
-        false => devices.join(name),
+    let paths = own.iter().map(|name| {
+        if name.contains("cap") {
+            devices.join("nvidia-caps").join(name)
+        } else {
+            devices.join(name)
+        }
     });
     let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
     let hold = |user: &User| -> Result<JobId, LabError> {

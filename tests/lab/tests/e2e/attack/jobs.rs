@@ -66,10 +66,7 @@ fn parts_of_a_job_that_are_changed_apart() -> Result<(), LabError> {
     let lab = Lab::builder().nodes(3).start()?;
     let mut attack = Attack::begin(&lab, "changes to a part of an array or a het job")?;
     let user = &lab.users()[0];
-    let mark = match lab.slurm().since(23, 11) {
-        true => "gres/",
-        false => "gres:",
-    };
+    let mark = if lab.slurm().since(23, 11) { "gres/" } else { "gres:" };
     let script = format!("--wrap={HOLD}");
     let first = |outcome: &str| -> JobId { outcome.trim().parse().expect("the number of a job") };
     let submit = |args: &[&str]| -> Result<JobId, LabError> {

@@ -31,10 +31,7 @@ fn texts_that_slurm_reads_otherwise() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let mut attack = Attack::begin(&lab, "requests that Slurm reads otherwise")?;
     let user = &lab.users()[0];
-    let mark = match lab.slurm().since(23, 11) {
-        true => "gres/",
-        false => "gres:",
-    };
+    let mark = if lab.slurm().since(23, 11) { "gres/" } else { "gres:" };
     let script = format!("--wrap={HOLD}");
     for text in TEXTS {
         let text = text.replace('@', mark);

@@ -96,10 +96,8 @@ pub(super) const MISTAKES: &[Mistake] = &[
             let run = site.lab.folder().run(site.node());
             for entry in fs::read_dir(&run).expect("the node's folder").flatten() {
                 let path = entry.path();
-                let removed = match path.is_dir() {
-                    true => fs::remove_dir_all(&path),
-                    false => fs::remove_file(&path),
-                };
+                let removed =
+                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
                 removed.expect("root may");
             }
             Ok(())

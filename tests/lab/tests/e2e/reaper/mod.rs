@@ -281,7 +281,6 @@ fn configure(lab: &Lab, toml: &str) -> Result<(), LabError> {
     nodes.try_for_each(|node| reload(lab, node, "the daemon read its configuration again"))
 }
 
-/// The admin comment of a job.
 fn admin_comment(lab: &Lab, job: JobId) -> Result<String, LabError> {
     let shown = scontrol(lab, &["show", "job", &job.to_string()])?;
     let mut lines = shown.lines();

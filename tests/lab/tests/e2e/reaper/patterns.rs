@@ -303,9 +303,10 @@ fn judge(truth: &Truth, outcome: &Lifetime, record: Option<&Value>) -> Verdict {
             other => Verdict::Wrong(format!("warned {other:?} ms before")),
         };
     }
-    match truth.longest_pause(outcome.begin, outcome.end) > WINDOW + LATE {
-        true => Verdict::Late,
-        false => Verdict::Right,
+    if truth.longest_pause(outcome.begin, outcome.end) > WINDOW + LATE {
+        Verdict::Late
+    } else {
+        Verdict::Right
     }
 }
 

@@ -1,4 +1,5 @@
-//! Slurm's `PrivateData`: what it hides, no file, command or metric of gpufrac shows to others; each user still sees the own jobs.
+//! Slurm's `PrivateData`: what it hides, no file, command or metric of gpufrac shows to others; each user still sees
+//! the own jobs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -17,8 +17,7 @@ const WINDOWS: [(&str, &str); 5] = [
     ("over_share", "\"20s\""),
     ("warn", "[\"3s\"]"),
 ];
-/// Longer than two windows. Short bursts and further cases are played in virtual time
-/// (`reaper/tests/virtual_time.rs`).
+/// Longer than two windows. Short bursts and further cases are played in virtual time (`reaper/tests/virtual_time.rs`).
 const LONG: Duration = Duration::from_secs(45);
 const QUARTER: &str = "--gres=gpufrac:0.25";
 

@@ -196,7 +196,8 @@ fn ends(lab: &Lab, job: JobId) -> Vec<(u64, String)> {
     said.collect()
 }
 
-/// Waits until the daemon has saved that it watches the slices of these jobs; it learns no end of a slice that it never saw.
+/// Waits until the daemon has saved that it watches the slices of these jobs; it learns no end of a slice that it never
+/// saw.
 fn wait_until_watched(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabError> {
     let path = lab.folder().run(node).join("reaper/state.json");
     lab.wait("the daemon to watch", Duration::from_secs(60), || {
@@ -215,8 +216,8 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     let windows = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
     let lab = lab(&windows, "")
         .gpus("H100-80", 1)
-        // Slurm knows only while the epilog runs that it preempted a job which it requeued. With a slow driver the epilog ends
-        // within one round of the daemon.
+        // Slurm knows only while the epilog runs that it preempted a job which it requeued. With a slow driver the
+        // epilog ends within one round of the daemon.
         .latency(300)
         .pools(PREEMPTION)
         .slurm_conf_extra("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE")

@@ -173,9 +173,10 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
 fn options_that_do_not_count_per_node_say_what_to_write() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let user = &lab.users()[0];
-    let per_task = match lab.slurm().since(23, 11) {
-        true => "write --tres-per-task=gres/gpufrac:0.25",
-        false => "write --gres=gpufrac:0.25",
+    let per_task = if lab.slurm().since(23, 11) {
+        "write --tres-per-task=gres/gpufrac:0.25"
+    } else {
+        "write --gres=gpufrac:0.25"
     };
     for (option, words) in [
         ("--gpus", "write --gres=gpufrac:0.25"),

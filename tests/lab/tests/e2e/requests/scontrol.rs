@@ -115,10 +115,7 @@ fn a_text_that_slurm_reads_otherwise_is_refused() -> Result<(), LabError> {
     let script = format!("--wrap={HOLD}");
     let job = lab.sbatch(user, &["--hold", "--gres=gpufrac:0.5", &script])?;
     let bare = lab.sbatch(user, &["--hold", &script])?;
-    let mark = match lab.slurm().since(23, 11) {
-        true => "gres/",
-        false => "gres:",
-    };
+    let mark = if lab.slurm().since(23, 11) { "gres/" } else { "gres:" };
     for text in [
         "@gpufrac:50,@shard:50,x@shard:1,x@gpufrac:1",
         "@gpufrac:50,@shard:50,x@shard:1",

@@ -61,9 +61,10 @@ impl Api {
             self.per_node,
             work.display(),
         );
-        match self.nested {
-            true => format!(r#"{{"job": {{{job}, {script}}}}}"#),
-            false => format!(r#"{{"job": {{{job}}}, {script}}}"#),
+        if self.nested {
+            format!(r#"{{"job": {{{job}, {script}}}}}"#)
+        } else {
+            format!(r#"{{"job": {{{job}}}, {script}}}"#)
         }
     }
 }

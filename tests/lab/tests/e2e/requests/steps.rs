@@ -151,10 +151,7 @@ fn a_step_cannot_have_more_than_its_job() -> Result<(), LabError> {
             "true",
         ])
         .run()?;
-    let words = match lab.slurm().since(23, 11) {
-        true => "--gpus-per-task",
-        false => "needs Slurm 23.11",
-    };
+    let words = if lab.slurm().since(23, 11) { "--gpus-per-task" } else { "needs Slurm 23.11" };
     expect_refusal(&refused, words);
     lab.expect_nothing_left()
 }

@@ -64,20 +64,19 @@ impl Attempt<'_> {
             .profile(mig.profile_id)
             .ok_or(CarveError::NoProfile(mig.profile_id))?
             .memory;
-        let (memory, parts) = match shared {
-            true => {
-                let (percentage, memory) = self.share_of(memory);
-                let ceiling = self.ceiling();
-                let side = match self.device.side {
-                    Side::Left => "l",
-                    Side::Right => "r",
-                    Side::Whole => "",
-                };
-                let folder = format!("gpu{}{side}", locked.gpu.index);
-                let mps = self.mps_slice(&folder, percentage, ceiling, memory);
-                (memory, Held::MigMps { mig, mps })
-            }
-            false => (memory, Held::Mig(mig)),
+        let (memory, parts) = if shared {
+            let (percentage, memory) = self.share_of(memory);
+            let ceiling = self.ceiling();
+            let side = match self.device.side {
+                Side::Left => "l",
+                Side::Right => "r",
+                Side::Whole => "",
+            };
+            let folder = format!("gpu{}{side}", locked.gpu.index);
+            let mps = self.mps_slice(&folder, percentage, ceiling, memory);
+            (memory, Held::MigMps { mig, mps })
+        } else {
+            (memory, Held::Mig(mig))
         };
         Ok((self.slice_of(&locked.gpu, memory, parts), taken_over))
     }

@@ -188,8 +188,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Checks that the driver shows no process on the job's instance except those of jobs that have it. `is_new`: it was
-    /// created for this job, so that no MPS server for others can be on it.
+    /// Checks that the driver shows no process on the job's instance except those of jobs that have it. `is_new`: it
+    /// was created for this job, so that no MPS server for others can be on it.
     fn expect_no_strangers(
         &self,
         locked: &LockedGpu<'_>,
@@ -244,10 +244,7 @@ impl Attempt<'_> {
 
 /// The processes on a GPU instance, or on a GPU without MIG. `is_new`: no client of MPS can be on it.
 fn processes_at(gpu: &Gpu<'_>, gi_id: Option<u32>, is_new: bool) -> Result<Vec<u32>, NvmlError> {
-    let processes = match is_new {
-        true => gpu.processes_but_clients()?,
-        false => gpu.processes()?,
-    };
+    let processes = if is_new { gpu.processes_but_clients()? } else { gpu.processes()? };
     let on_it = processes.into_iter().filter(|it| it.gi_id == gi_id);
     Ok(on_it.map(|it| it.pid).collect())
 }

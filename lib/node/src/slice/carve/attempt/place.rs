@@ -239,9 +239,10 @@ impl Attempt<'_> {
         let mut occupied = avoided.to_vec();
         let mut standing = Vec::new();
         let leases = locked.leases()?;
-        let instances = match look == Look::Ids && self.are_all_leased(locked, &leases) {
-            true => Vec::new(),
-            false => locked.gpu.instances(geometry)?,
+        let instances = if look == Look::Ids && self.are_all_leased(locked, &leases) {
+            Vec::new()
+        } else {
+            locked.gpu.instances(geometry)?
         };
         let mut kept = Vec::new();
         for lease in leases {
@@ -280,9 +281,10 @@ impl Attempt<'_> {
             }
         }
         standing.extend_from_slice(&not_ours);
-        let standing = match standing.is_empty() {
-            true => "nothing stands there".to_owned(),
-            false => standing.join(", "),
+        let standing = if standing.is_empty() {
+            "nothing stands there".to_owned()
+        } else {
+            standing.join(", ")
         };
         Ok(View {
             occupied,
