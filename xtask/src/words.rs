@@ -17,6 +17,9 @@ const LIST: &str = "xtask/words.toml";
 const ENDS: [&str; 6] = ["md", "rs", "toml", "sh", "py", "yml"];
 const FOLDERS: [&str; 3] = ["docs/man/", "etc/", "packaging/"];
 
+/// The most characters of a line that is a comment in Rust, as .editorconfig says.
+const WIDTH: usize = 120;
+
 /// The most words that a `*` stands for.
 const GAP: usize = 4;
 
@@ -40,17 +43,20 @@ struct Token<'a> {
     begins: bool,
 }
 
-/// Fails if the repository has a phrase of the list; the error has file, line, phrase and the words to write.
+/// Fails if the repository has a phrase of the list, or a comment that is too wide; the error has file, line and the cure.
 pub(crate) fn check() -> Result<()> {
     let list =
         fs::read_to_string(root().join(LIST)).with_context(|| format!("reading {LIST} failed"))?;
     let list: List = toml::from_str(&list).with_context(|| format!("reading {LIST} failed"))?;
-    let mut found = Vec::new();
+    let (mut found, mut wide) = (Vec::new(), Vec::new());
     for file in texts()? {
         // The file was removed, but the removal is not committed yet.
         let Ok(text) = fs::read_to_string(root().join(&file)) else {
             continue;
         };
+        if file.ends_with(".rs") {
+            wide.extend(too_wide(&text).map(|line| format!("{file}:{line}")));
+        }
         let kept = list.keep.get(&file).map_or(&[][..], Vec::as_slice);
         found.extend(
             hits(&text, &list, kept)
@@ -58,6 +64,13 @@ pub(crate) fn check() -> Result<()> {
                 .map(|(line, phrase, instead)| {
                     format!("{file}:{line}: \"{phrase}\": write {instead}")
                 }),
+        );
+    }
+    if !wide.is_empty() {
+        bail!(
+            "checking the comments failed: {} lines are wider than {WIDTH} characters; wrap them:\n{}",
+            wide.len(),
+            wide.join("\n")
         );
     }
     if found.is_empty() {
@@ -68,6 +81,16 @@ pub(crate) fn check() -> Result<()> {
         found.len(),
         found.join("\n")
     );
+}
+
+/// The numbers, from 1, of the lines that are comments beyond the width. A comment that is one word, such as an address, cannot be wrapped.
+fn too_wide(text: &str) -> impl Iterator<Item = usize> {
+    let numbered = text.lines().enumerate();
+    let wide = numbered.filter(|(_, line)| {
+        let comment = line.trim_start();
+        comment.starts_with("//") && line.chars().count() > WIDTH && comment.split(' ').count() > 2
+    });
+    wide.map(|(number, _)| number + 1)
 }
 
 /// The text files that git knows, and new ones that it does not ignore.
@@ -180,6 +203,15 @@ mod tests {
             .iter()
             .map(|(line, phrase, _)| (*line, (*phrase).to_owned()));
         hits.collect()
+    }
+
+    #[test]
+    fn a_wide_comment_is_found_and_wide_code_and_addresses_are_not() {
+        let words = "word ".repeat(25);
+        let one = "x".repeat(125);
+        let text =
+            format!("/// {words}\n    // {words}\n// short\nlet a = \"{words}\";\n/// {one}\n");
+        assert_eq!(too_wide(&text).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
