@@ -277,7 +277,7 @@ fn names(files: &[PathBuf]) -> String {
 /// The nodes on which the history ran, and how they are called.
 fn seen(history: &History) -> Result<(Cluster, String), PlanError> {
     has_jobs(history)?;
-    let seen = Cluster::seen(history).ok_or(PlanError::NoCluster)?;
+    let seen = history.cluster().ok_or(PlanError::NoCluster)?;
     let from = format!(
         "the nodes of the history ({}), each with the most GPUs that its jobs held at a time",
         seen.nodes.len()

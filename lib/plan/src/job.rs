@@ -1,12 +1,17 @@
 //! A job of the history, as a plan needs it.
 
+use std::collections::{BTreeMap, HashMap};
+
+use gpufrac_core::hostlist::Hostlist;
+
+use crate::cluster::{Cluster, Node, Partition};
 use crate::per_gpu::PerGpu;
 
 /// Names that are kept once and numbered.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     names: Vec<String>,
-    numbers: std::collections::HashMap<String, u32>,
+    numbers: HashMap<String, u32>,
 }
 
 impl Names {
@@ -193,6 +198,67 @@ impl History {
     /// Sorts jobs by the time of their submission.
     pub fn sort(&mut self) {
         self.jobs.sort_by_key(|job| job.submit);
+    }
+
+    /// The nodes on which jobs ran. A node has as many GPUs as its jobs held at a time. None where the history
+    /// names no node.
+    pub fn cluster(&self) -> Option<Cluster> {
+        let placed = &self.placed;
+        let lists: Vec<Vec<String>> = (0..placed.lists.len())
+            .map(|list| {
+                let text = placed.lists.name(u32::try_from(list).unwrap_or(u32::MAX));
+                Hostlist::parse(text).map_or_else(|_| Vec::new(), |list| list.names().to_vec())
+            })
+            .collect();
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut names: Vec<&str> = lists.iter().flatten().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        for (number, name) in names.iter().enumerate() {
+            numbers.insert(name, number);
+        }
+        let mut members: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut changes: Vec<(u64, bool, usize, f64)> = Vec::new();
+        for span in &placed.spans {
+            for name in &lists[span.list as usize] {
+                let node = numbers[name.as_str()];
+                // An end comes before a start of the same second.
+                changes.push((span.start, true, node, span.gpus));
+                changes.push((span.end.max(span.start + 1), false, node, span.gpus));
+                members.entry(span.partition).or_default().push(node);
+            }
+        }
+        changes.sort_unstable_by_key(|(time, is_start, ..)| (*time, *is_start));
+        let (mut now, mut most) = (vec![0.0; names.len()], vec![0.0_f64; names.len()]);
+        for (_, is_start, node, gpus) in changes {
+            if is_start {
+                now[node] += gpus
+            } else {
+                now[node] -= gpus
+            }
+            most[node] = most[node].max(now[node]);
+        }
+        let node = |(name, gpus): (&&str, &f64)| Node {
+            name: (*name).to_owned(),
+            gpus: crate::read::value::gpus_of_share(*gpus),
+            cpus: None,
+            shards: 0,
+            mps: 0,
+            instance: 0,
+        };
+        let partition = |(number, mut nodes): (u32, Vec<usize>)| {
+            nodes.sort_unstable();
+            nodes.dedup();
+            Partition {
+                name: self.partitions.name(number).to_owned(),
+                nodes,
+                ..Partition::default()
+            }
+        };
+        (!names.is_empty()).then(|| Cluster {
+            nodes: names.iter().zip(&most).map(node).collect(),
+            partitions: members.into_iter().map(partition).collect(),
+        })
     }
 
     /// From the first submission to the last end: seconds since 1970.

@@ -5,7 +5,6 @@
 use std::fs;
 
 use fastrand::Rng;
-use gpufrac_plan::cluster::Cluster;
 use gpufrac_plan::job::History;
 use gpufrac_plan::per_gpu::PerGpu;
 use gpufrac_plan::read::{self, ReadError};
@@ -44,7 +43,7 @@ fn arrays_het_jobs_and_runs_of_requeued_jobs_are_jobs() {
     assert_eq!(history.jobs[0].waited, 600);
     assert_eq!(history.jobs[6].waited, 40 * 60);
     assert_eq!(history.jobs[0].limit, Some(3600));
-    assert_eq!(Cluster::seen(&history).unwrap().gpus(), 6);
+    assert_eq!(history.cluster().unwrap().gpus(), 6);
 }
 
 #[test]
@@ -143,7 +142,7 @@ fn jobs_with_parts_of_gpus_count_as_their_part() {
     ];
     assert_eq!(parts(&without), [&pieces[..], &whole[..]].concat());
     assert_eq!(without.skipped.with_shards, 1, "{:?}", without.skipped);
-    assert_eq!(Cluster::seen(&without).unwrap().gpus_by_node(), [1, 2, 1]);
+    assert_eq!(without.cluster().unwrap().gpus_by_node(), [1, 2, 1]);
 
     let nodes = read::nodes::read("NodeName=gn03 Gres=gpu:a100:4,shard:32,mps:400\n").unwrap();
     let mut with = History {
@@ -324,7 +323,7 @@ fn no_bytes_cause_a_panic() {
         }
         if let Ok(mut history) = read(&bytes) {
             history.sort();
-            let _ = (history.span(), Cluster::seen(&history));
+            let _ = (history.span(), history.cluster());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use gpufrac_core::geometry::Placement;
 use gpufrac_node::gpu::capability_files::Caps;
 use gpufrac_nvml::single::Calls;
 use gpufrac_nvml::{Gpu, NvmlError, code_name, codes};
@@ -12,6 +13,8 @@ use gpufrac_nvml::{Gpu, NvmlError, code_name, codes};
 use crate::document::CallRow;
 use crate::record::Record;
 
+/// The most compute instances of a GPU instance; their ids are below.
+pub const COMPUTE_IDS: u32 = 8;
 /// Return codes that a run understands, of any call: refusals of that call, not faults of the GPU.
 const UNDERSTOOD: [u32; 11] = [
     codes::INVALID_ARGUMENT,
@@ -193,5 +196,42 @@ impl<'r, 's> Driver<'r, 's> {
     pub fn folders(&self) -> Option<Vec<u32>> {
         let ids = self.caps.gpu_instances(self.gpu.minor)?;
         Some(ids.into_iter().collect())
+    }
+
+    /// Removes the instance at a place; in words, if it stays.
+    pub fn clear_place(&self, profile: u32, placement: Placement) -> Result<Option<String>, Stop> {
+        let handles = self.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
+            calls.gpu_instances(profile)
+        })?;
+        for gi in handles.unwrap_or_default() {
+            let info = self.ask("nvmlGpuInstanceGetInfo", "", |calls| {
+                calls.gpu_instance_info(gi)
+            })?;
+            if info.as_ref().map(|info| info.placement) != Ok(placement) {
+                continue;
+            }
+            for id in 0..COMPUTE_IDS {
+                let by_id = "nvmlGpuInstanceGetComputeInstanceById";
+                let ci = self.ask(by_id, id, |calls| calls.compute_instance_by_id(gi, id))?;
+                if let Ok(ci) = ci {
+                    let destroy = "nvmlComputeInstanceDestroy";
+                    let _ = self.change(destroy, "cleaning", id, |calls| {
+                        calls.destroy_compute_instance(ci)
+                    })?;
+                }
+            }
+            let destroy = "nvmlGpuInstanceDestroy";
+            let done = self.change(destroy, "cleaning", "", |calls| {
+                calls.destroy_gpu_instance(gi)
+            })?;
+            let still = self.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
+                calls.gpu_instances(profile)
+            })?;
+            if still.is_ok_and(|still| !still.is_empty()) {
+                let place = format!("{}:{}", placement.start, placement.size);
+                return Ok(Some(format!("instance at {place}: {}", said(&done))));
+            }
+        }
+        Ok(None)
     }
 }

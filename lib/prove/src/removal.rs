@@ -3,13 +3,12 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpufrac_core::geometry::Placement;
 use gpufrac_nvml::codes;
 use gpufrac_nvml::single::ComputeInstanceHandle;
 
 use crate::driver::{Driver, Stop, named, said};
 use crate::remains::Intent;
-use crate::work::{COMPUTE_IDS, Made, Work};
+use crate::work::{Made, Work};
 
 /// How long the pauses are between two looks at something that should change.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -164,52 +163,11 @@ pub fn clear(
     loop {
         let mut left = Vec::new();
         for &(profile, placement) in &intent.places {
-            left.extend(clear_place(driver, profile, placement)?);
+            left.extend(driver.clear_place(profile, placement)?);
         }
         if left.is_empty() || begin.elapsed() > patience {
             return Ok(left);
         }
         sleep(PAUSE);
     }
-}
-
-/// Removes the instance at a place; in words, if it stays.
-pub fn clear_place(
-    driver: &Driver<'_, '_>,
-    profile: u32,
-    placement: Placement,
-) -> Result<Option<String>, Stop> {
-    let handles = driver.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
-        calls.gpu_instances(profile)
-    })?;
-    for gi in handles.unwrap_or_default() {
-        let info = driver.ask("nvmlGpuInstanceGetInfo", "", |calls| {
-            calls.gpu_instance_info(gi)
-        })?;
-        if info.as_ref().map(|info| info.placement) != Ok(placement) {
-            continue;
-        }
-        for id in 0..COMPUTE_IDS {
-            let by_id = "nvmlGpuInstanceGetComputeInstanceById";
-            let ci = driver.ask(by_id, id, |calls| calls.compute_instance_by_id(gi, id))?;
-            if let Ok(ci) = ci {
-                let destroy = "nvmlComputeInstanceDestroy";
-                let _ = driver.change(destroy, "cleaning", id, |calls| {
-                    calls.destroy_compute_instance(ci)
-                })?;
-            }
-        }
-        let destroy = "nvmlGpuInstanceDestroy";
-        let done = driver.change(destroy, "cleaning", "", |calls| {
-            calls.destroy_gpu_instance(gi)
-        })?;
-        let still = driver.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
-            calls.gpu_instances(profile)
-        })?;
-        if still.is_ok_and(|still| !still.is_empty()) {
-            let place = format!("{}:{}", placement.start, placement.size);
-            return Ok(Some(format!("instance at {place}: {}", said(&done))));
-        }
-    }
-    Ok(None)
 }

@@ -11,11 +11,7 @@ use gpufrac_nvml::{Instance, ci_profile_enum};
 
 use crate::driver::{Driver, Stop, named, said};
 use crate::remains::{Intent, IntentFile, Nodes};
-use crate::removal::clear_place;
 use crate::{Pace, Program};
-
-/// The most compute instances of a GPU instance; their ids are below.
-pub const COMPUTE_IDS: u32 = 8;
 
 /// The state of a run.
 pub struct Work<'r, 's> {
@@ -170,7 +166,7 @@ impl<'r, 's> Work<'r, 's> {
                     if stands { "an instance" } else { "nothing" },
                 );
                 if stands {
-                    clear_place(&self.driver, profile_id, placement)?;
+                    self.driver.clear_place(profile_id, placement)?;
                 }
                 self.forget(place)?;
                 return Ok(Err(code));

@@ -11,7 +11,7 @@ use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo, PrivateValues};
 
-use super::slurm_node::{self, Change, Changed, NodeControl};
+use super::slurm_node::{self, Change, Changed};
 
 /// The argument with which the daemon's program becomes this process.
 pub const CALL_ARGUMENT: &str = "slurm-call";
@@ -152,6 +152,15 @@ pub fn private_data() -> Result<PrivateValues, SlurmError> {
         Reply::Private(None) => Err(SlurmError::Hidden),
         _ => Err(SlurmError::other_answer()),
     }
+}
+
+/// The daemon's access to Slurm's state of the node.
+pub trait NodeControl {
+    /// Carries a change out.
+    ///
+    /// # Errors
+    /// slurmctld refused, or did not answer.
+    fn change(&self, node: &str, change: Change) -> Result<Changed, SlurmError>;
 }
 
 impl NodeControl for SlurmProcess {

@@ -9,7 +9,6 @@ use slurm_sys::client::{
 };
 use slurm_sys::release::{Release, Series};
 
-use super::slurm::SlurmError;
 use crate::clock::{Clock, SystemClock};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,15 +60,6 @@ pub enum Way {
     Refused(String),
     /// It waits, for any node.
     Back,
-}
-
-/// The daemon's access to Slurm's state of the node.
-pub trait NodeControl {
-    /// Carries a change out.
-    ///
-    /// # Errors
-    /// slurmctld refused, or did not answer.
-    fn change(&self, node: &str, change: Change) -> Result<Changed, SlurmError>;
 }
 
 /// In the process that asks Slurm.

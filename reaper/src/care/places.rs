@@ -17,8 +17,9 @@ use gpufrac_node::state::stuck::{self, Lost, Stuck};
 
 use super::units::{Search, Step, Want};
 use crate::act::slices::{NodeSlices, Slices};
+use crate::act::slurm::NodeControl;
 use crate::act::slurm::{JobControl, SlurmAction, SlurmError};
-use crate::act::slurm_node::{Change, Changed, NodeControl};
+use crate::act::slurm_node::{Change, Changed};
 use crate::clock::BootTime;
 
 /// The time between two attempts to free the places.

@@ -102,7 +102,7 @@ fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>, profile: &str) -> Result
             record.check(question, subject, "success (0)", said(&answer));
             continue;
         }
-        if id < crate::work::COMPUTE_IDS {
+        if id < crate::driver::COMPUTE_IDS {
             let question = "the code for the id of an absent compute instance";
             record.check(question, subject, named(codes::NOT_FOUND), said(&answer));
         } else {
