@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::{CgroupVersion, Slurm};
 #[cfg(doc)]
-use crate::{Folder, Lab};
+use crate::Folder;
+use crate::{CgroupVersion, Lab, Slurm};
 
 /// The settings of a lab.
 #[derive(Debug, Clone)]
@@ -85,6 +85,13 @@ impl Default for LabBuilder {
             configless: false,
             quiet: false,
         }
+    }
+}
+
+impl Lab {
+    /// Describes a lab.
+    pub fn builder() -> LabBuilder {
+        LabBuilder::default()
     }
 }
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::leftovers::numeric_entries;
 use crate::patience::Patience;
 use crate::process::Process;
-use crate::{JobId, Lab, LabError, Slurm};
+use crate::{LabError, Slurm};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -209,37 +208,8 @@ fn depth_first(root: &Path) -> Vec<PathBuf> {
     groups
 }
 
-impl Lab {
-    /// Moves a process to the extern step of a job, as pam_slurm_adopt does.
-    ///
-    /// # Errors
-    /// The step does not run on the node, or the kernel refuses.
-    pub fn put_in_extern_step(&self, node: &str, job: JobId, pid: u32) -> Result<(), LabError> {
-        let title = format!("slurmstepd: [{job}.extern]");
-        let groups = numeric_entries(Path::new("/proc")).into_iter();
-        let found = groups.flat_map(|stepd| {
-            let proc = Path::new("/proc").join(stepd.to_string());
-            let line = fs::read(proc.join("cmdline")).unwrap_or_default();
-            let memberships = fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
-            if line.starts_with(title.as_bytes()) && memberships.contains(node) {
-                extern_group(&memberships, node)
-            } else {
-                None
-            }
-        });
-        let Some(group) = found.into_iter().next() else {
-            return Err(LabError::Unexpected {
-                what: format!("the extern step of job {job} on {node}"),
-                found: "none".into(),
-            });
-        };
-        let path = group.join("cgroup.procs");
-        fs::write(&path, pid.to_string()).map_err(LabError::file("writing", &path))
-    }
-}
-
 /// The group for an adopted process, derived from that of the step's slurmstepd.
-fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
+pub(crate) fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
     let mut lines = memberships.lines().filter(|line| line.contains(node));
     let path = |line: &str, mark: &str| {
         let (_, path) = line.split_once(mark)?;

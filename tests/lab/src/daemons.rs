@@ -158,7 +158,7 @@ pub(crate) fn wait_until_ready(
         false if daemon.process.is_alive() => Ok(None),
         false => Err(ended()),
     })?;
-    found.ok_or_else(|| LabError::deadline(&what, limit, folder))
+    found.ok_or_else(|| folder.deadline(&what, limit))
 }
 
 fn read_random(bytes: &mut [u8]) -> Result<(), LabError> {

@@ -4,9 +4,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::Folder;
-use crate::patience::Patience;
-
 /// An error of the lab; each names its subject.
 #[derive(thiserror::Error)]
 pub enum LabError {
@@ -81,15 +78,6 @@ impl fmt::Debug for LabError {
 }
 
 impl LabError {
-    /// The error of a wait with the limit `limit`, which took several times as long.
-    pub(crate) fn deadline(what: &str, limit: Duration, folder: &Folder) -> Self {
-        Self::Deadline {
-            what: what.into(),
-            limit: Patience::new(limit).most(),
-            logs: folder.log_tails(15),
-        }
-    }
-
     /// An error about a file, for `map_err`.
     pub(crate) fn file(
         action: &'static str,

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::LabError;
+use crate::patience::Patience;
 
 /// The lab's folder.
 #[derive(Debug, Clone)]
@@ -157,6 +159,15 @@ impl Folder {
                 .map_err(LabError::file("setting the mode of", &path))?;
         }
         Ok(())
+    }
+
+    /// The error of a wait with the limit `limit`, which took several times as long.
+    pub(crate) fn deadline(&self, what: &str, limit: Duration) -> LabError {
+        LabError::Deadline {
+            what: what.into(),
+            limit: Patience::new(limit).most(),
+            logs: self.log_tails(15),
+        }
     }
 
     /// The last `lines` lines of each log, for error messages.

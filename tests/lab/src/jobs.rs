@@ -1,12 +1,14 @@
 //! Jobs and nodes, as Slurm shows them.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 pub use gpufrac_core::ids::JobId;
 
 use crate::patience::poll;
-use crate::{Lab, LabError, Outcome, User};
+use crate::{Lab, LabError, Outcome, User, cgroups, leftovers};
 
 /// One record of `scontrol show job`.
 #[derive(Debug, Clone)]
@@ -276,7 +278,7 @@ impl Lab {
     ) -> Result<T, LabError> {
         let _waiting = self.count_wait();
         let found = poll(what, limit, Duration::from_millis(30), probe)?;
-        found.ok_or_else(|| LabError::deadline(what, limit, self.folder()))
+        found.ok_or_else(|| self.folder().deadline(what, limit))
     }
 
     /// The default output file of a batch job.
@@ -286,6 +288,33 @@ impl Lab {
     pub fn output(&self, job: JobId) -> Result<String, LabError> {
         let path = self.folder().work().join(format!("slurm-{job}.out"));
         std::fs::read_to_string(&path).map_err(LabError::file("reading", path))
+    }
+
+    /// Moves a process to the extern step of a job, as pam_slurm_adopt does.
+    ///
+    /// # Errors
+    /// The step does not run on the node, or the kernel refuses.
+    pub fn put_in_extern_step(&self, node: &str, job: JobId, pid: u32) -> Result<(), LabError> {
+        let title = format!("slurmstepd: [{job}.extern]");
+        let groups = leftovers::numeric_entries(Path::new("/proc")).into_iter();
+        let found = groups.flat_map(|stepd| {
+            let proc = Path::new("/proc").join(stepd.to_string());
+            let line = fs::read(proc.join("cmdline")).unwrap_or_default();
+            let memberships = fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
+            if line.starts_with(title.as_bytes()) && memberships.contains(node) {
+                cgroups::extern_group(&memberships, node)
+            } else {
+                None
+            }
+        });
+        let Some(group) = found.into_iter().next() else {
+            return Err(LabError::Unexpected {
+                what: format!("the extern step of job {job} on {node}"),
+                found: "none".into(),
+            });
+        };
+        let path = group.join("cgroup.procs");
+        fs::write(&path, pid.to_string()).map_err(LabError::file("writing", &path))
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::process::spawn;
-use crate::{Folder, LabError, artifacts, lab, patience};
+use crate::{Folder, LabError, artifacts, ending, patience};
 
 /// The message of a lab that needs its keeper no longer.
 const GOODBYE: &[u8] = b"goodbye\n";
@@ -83,7 +83,7 @@ fn stop(root: &Path) -> Result<(), LabError> {
         return Ok(());
     }
     if Folder::new(root).record().exists() {
-        return lab::stop_recorded(root, lab::keeps_folders());
+        return ending::stop_recorded(root, ending::keeps_folders());
     }
     // The program was killed before the lab had written or started anything; only an empty folder can be its own.
     match std::fs::remove_dir(root) {

@@ -4,50 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gpufrac_core::config;
-use nix::errno::Errno;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
-use serde::{Deserialize, Serialize};
 
 use crate::claims::Claims;
 use crate::daemons::{self, Daemon, Environment, Way};
+use crate::ending::{self, Record};
 use crate::folder::write;
 use crate::keeper::Keeper;
-use crate::patience::poll_until;
-use crate::process::Process;
 use crate::times::{Times, Waiting};
-use crate::{Folder, LabBuilder, LabError, Slurm, SlurmCommand, User, cgroups, leftovers, mps};
-
-/// The record in the lab's folder, by which another program can stop the lab.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// The name of the lab.
-    pub name: Option<String>,
-    pub nodes: Vec<String>,
-    /// In the order of their start.
-    pub processes: Vec<Process>,
-    mounts: Vec<PathBuf>,
-}
-
-impl Record {
-    pub fn new(name: Option<String>, nodes: Vec<String>) -> Self {
-        Self {
-            name,
-            nodes,
-            processes: Vec::new(),
-            mounts: Vec::new(),
-        }
-    }
-
-    /// The record of the lab in a folder.
-    pub fn read(folder: &Folder) -> Result<Self, LabError> {
-        let path = folder.record();
-        let text =
-            fs::read_to_string(&path).map_err(LabError::file("no lab here: reading", &path))?;
-        serde_json::from_str(&text).map_err(|error| LabError::file("reading", &path)(error.into()))
-    }
-}
+use crate::{Folder, LabError, Slurm, SlurmCommand, User};
 
 /// When the folder of a lab is kept; with `GPUFRAC_LAB_KEEP` in the environment always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +24,6 @@ pub(crate) enum Keeping {
     OnceStarted,
     /// The folder is temporary; it is kept for its logs.
     AfterPanic,
-}
-
-/// Whether folders stay, for their logs.
-pub(crate) fn keeps_folders() -> bool {
-    std::env::var_os("GPUFRAC_LAB_KEEP").is_some()
 }
 
 /// A running cluster. Dropping it stops the cluster and removes its folder, unless the thread panics: then the folder
@@ -85,11 +46,6 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Describes a lab.
-    pub fn builder() -> LabBuilder {
-        LabBuilder::default()
-    }
-
     /// Creates the folder and writes the record, so that everything that is started later will be stopped.
     pub(crate) fn new(
         build: &Path,
@@ -375,7 +331,7 @@ impl Lab {
         }
         self.up = false;
         self.report();
-        let stopped = end(&self.folder, &self.record);
+        let stopped = ending::end(&self.folder, &self.record);
         for daemon in &mut self.daemons {
             daemon.stop(Signal::SIGKILL);
         }
@@ -386,8 +342,8 @@ impl Lab {
             Keeping::OnceStarted => self.times.is_started(),
             Keeping::AfterPanic => std::thread::panicking(),
         };
-        if !stays && !keeps_folders() {
-            remove(self.folder.root())?;
+        if !stays && !ending::keeps_folders() {
+            ending::remove(self.folder.root())?;
         }
         self.dismiss_keeper();
         Ok(())
@@ -410,105 +366,4 @@ impl Drop for Lab {
             eprintln!("lab: the logs are in {}", self.folder.log().display());
         }
     }
-}
-
-/// Stops the lab in this folder and removes the folder.
-///
-/// # Errors
-/// The folder has no lab, or a control group cannot be removed.
-pub fn stop_folder(root: &Path) -> Result<(), LabError> {
-    stop_recorded(root, false)
-}
-
-/// Stops the lab whose folder this is.
-pub(crate) fn stop_recorded(root: &Path, keep_folder: bool) -> Result<(), LabError> {
-    let folder = Folder::new(root);
-    let record = Record::read(&folder)?;
-    end(&folder, &record)?;
-    if keep_folder { Ok(()) } else { remove(root) }
-}
-
-/// Removes the folder of a lab. Killed processes of the lab may still have been writing there.
-fn remove(root: &Path) -> Result<(), LabError> {
-    let mut failure = None;
-    let (limit, step) = (Duration::from_secs(2), Duration::from_millis(50));
-    poll_until("the removal of the folder", limit, step, || {
-        failure = fs::remove_dir_all(root).err();
-        failure.is_none() || !root.exists()
-    });
-    match failure {
-        Some(error) if root.exists() => Err(LabError::file("removing", root)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Cancels jobs so that their epilogs run, then stops daemons in reverse order, then all remaining processes.
-fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
-    // Without slurmctld the commands would wait for it.
-    if leftovers::of_lab(folder)
-        .iter()
-        .any(|process| process.name == "slurmctld")
-    {
-        cancel_jobs(folder);
-    }
-    for process in record.processes.iter().rev() {
-        daemons::stop(process, Signal::SIGTERM);
-    }
-    for process in leftovers::of_lab(folder) {
-        process.signal(Signal::SIGKILL);
-    }
-    mps::kill(folder);
-    let inside = mounted_below(folder.root());
-    for path in inside.iter().rev().chain(&record.mounts) {
-        match umount2(path, MntFlags::MNT_DETACH) {
-            // Nothing is mounted there, or the folder does not exist.
-            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
-            Err(error) => return Err(LabError::file("unmounting", path)(error.into())),
-        }
-    }
-    for node in &record.nodes {
-        // A file of `gpufrac node-setup` in a folder that all labs share.
-        let _ = fs::remove_file(Path::new(config::NODES).join(node));
-        let path = folder.gpufrac_conf().to_string_lossy().into_owned();
-        let copy = config::last_good_name(node, &path);
-        let _ = fs::remove_file(Path::new(config::LAST_GOOD).join(copy));
-    }
-    record
-        .nodes
-        .iter()
-        .try_for_each(|node| cgroups::remove(node))
-}
-
-/// Mounts of the lab's programs, which remain if an epilog never ran.
-fn mounted_below(root: &Path) -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let places = table.lines().filter_map(|line| line.split(' ').nth(4));
-    let inside = places
-        .map(PathBuf::from)
-        .filter(|path| path.starts_with(root));
-    inside.collect()
-}
-
-/// Gives jobs some seconds to end regularly. A failure is ignored.
-fn cancel_jobs(folder: &Folder) {
-    let squeue = || {
-        let command = SlurmCommand::new(folder, "squeue").args(["-h", "-o", "%A"]);
-        let jobs = command
-            .limit(Duration::from_secs(5))
-            .stdout()
-            .unwrap_or_default();
-        jobs.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let jobs = squeue();
-    if jobs.is_empty() {
-        return;
-    }
-    let _ = SlurmCommand::new(folder, "scancel")
-        .args(jobs)
-        .limit(Duration::from_secs(5))
-        .run();
-    let (limit, step) = (Duration::from_secs(5), Duration::from_millis(50));
-    poll_until("the end of all jobs", limit, step, || squeue().is_empty());
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::lab::Record;
+use crate::ending::Record;
 use crate::process::Process;
 use crate::{Folder, LabError};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 
 use crate::process::Process;
-use crate::{Folder, Lab, leftovers};
+use crate::{Folder, leftovers};
 
 /// A process of MPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,13 +19,6 @@ pub struct MpsProcess {
     pub control: bool,
     /// Its `CUDA_MPS_PIPE_DIRECTORY`.
     pub pipe: PathBuf,
-}
-
-impl Lab {
-    /// The MPS daemons of a node, and their servers.
-    pub fn mps_processes(&self, node: &str) -> Vec<MpsProcess> {
-        below(&self.folder().mps(node))
-    }
 }
 
 /// Kills the remaining daemons and servers of a lab.
@@ -41,7 +34,7 @@ pub(crate) fn kill(folder: &Folder) {
 }
 
 /// The processes of MPS whose pipe directory is below `place`.
-fn below(place: &Path) -> Vec<MpsProcess> {
+pub(crate) fn below(place: &Path) -> Vec<MpsProcess> {
     let pids = leftovers::numeric_entries(Path::new("/proc"));
     let mut found: Vec<_> = pids.into_iter().filter_map(observe).collect();
     found.retain(|process| process.pipe.starts_with(place));

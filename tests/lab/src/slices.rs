@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::{ComputeMode, Instance, JobId, Lab, LabError};
+use crate::{ComputeMode, Instance, JobId, Lab, LabError, mps};
 
 /// A job's MIG slice: the lease, and its instance.
 #[derive(Debug, Clone)]
@@ -18,6 +18,11 @@ pub struct HeldSlice {
 }
 
 impl Lab {
+    /// The MPS daemons of a node, and their servers.
+    pub fn mps_processes(&self, node: &str) -> Vec<mps::MpsProcess> {
+        mps::below(&self.folder().mps(node))
+    }
+
     /// The slice of a running job on `node`, in a pool with MIG; other jobs only have a [`Lab::lease`].
     ///
     /// # Errors

@@ -8,9 +8,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use crate::daemons::{self, Daemon, Environment};
 use crate::{Folder, LabError};
 
 /// The variable with the folder of another Debian release in which Slurm's packages are installed.
@@ -19,21 +17,10 @@ const ROOT: &str = "GPUFRAC_SLURM_ROOT";
 /// The variable with the prefix of a Slurm built from its source, `/opt/slurm`.
 const PREFIX: &str = "GPUFRAC_SLURM_PREFIX";
 
-/// The script of the namespace's first process; afterwards it only keeps the namespace alive. The lab's users get a
-/// shell there, because Slurm since 26.05 requeues a job with `--export=NAME` whose user cannot log in.
-const MOUNTS: &str = "\
-mount --rbind \"$1/usr\" /usr &&
-sed 's#/usr/sbin/nologin$#/bin/sh#' /etc/passwd > \"$2\" &&
-mount --bind \"$2\" /etc/passwd || exit 1
-for path in etc/ld.so.cache etc/alternatives; do
-    mount --bind \"$1/$path\" \"/$path\" || exit 1
-done
-exec sleep infinity";
-
 /// A Slurm that is installed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slurm {
-    place: Place,
+    pub(crate) place: Place,
     release: Release,
 }
 
@@ -73,7 +60,7 @@ impl fmt::Display for Release {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     /// The machine's own.
     Machine,
     /// The folder of another Debian release.
@@ -184,43 +171,6 @@ impl Slurm {
                 ),
                 hint: "cargo xtask setup".into(),
             })
-    }
-
-    /// Creates the namespace, or a link to the prefix, that a lab needs to run this Slurm.
-    pub(crate) fn enter(&self, folder: &Folder) -> Result<Option<Daemon>, LabError> {
-        let root = match &self.place {
-            Place::Machine => return Ok(None),
-            Place::Root(root) => root,
-            Place::Prefix(prefix) => {
-                let link = folder.prefix();
-                std::os::unix::fs::symlink(prefix, &link)
-                    .map_err(LabError::file("creating", &link))?;
-                return Ok(None);
-            }
-        };
-        let root = root.display().to_string();
-        let passwd = folder.etc().join("passwd").display().to_string();
-        let args = [
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            MOUNTS,
-            "sh",
-            &root,
-            &passwd,
-        ];
-        let daemon = daemons::start(folder, &Environment::new(), "namespace", "unshare", &args)?;
-        let comm = format!("/proc/{}/comm", daemon.process.pid);
-        // The name changes when the mounts are done.
-        daemons::wait_until_ready(folder, &daemon, Duration::from_secs(5), || {
-            fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep")
-        })?;
-        let link = folder.namespace();
-        let namespace = format!("/proc/{}/ns/mnt", daemon.process.pid);
-        std::os::unix::fs::symlink(namespace, &link).map_err(LabError::file("creating", &link))?;
-        Ok(Some(daemon))
     }
 }
 

@@ -12,8 +12,9 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::claims::Claims;
 use crate::conf::{self, NodeGres, NodeLine, SlurmConf};
+use crate::ending::Record;
 use crate::folder::write;
-use crate::lab::{Keeping, Lab, Record};
+use crate::lab::{Keeping, Lab};
 use crate::patience::poll;
 use crate::{
     CgroupVersion, Folder, LabBuilder, LabError, Slurm, User, accounting, artifacts, daemons, gpus,
@@ -437,6 +438,6 @@ impl Lab {
             }
         })?;
         let what = || format!("not all nodes are idle: {}", states.take().trim());
-        found.ok_or_else(|| LabError::deadline(&what(), limit, self.folder()))
+        found.ok_or_else(|| self.folder().deadline(&what(), limit))
     }
 }
