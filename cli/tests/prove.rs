@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use gpufrac_prove::document::{Answer, Document, Outcome};
-use nvidia_ml::falsify;
 use nvidia_ml::model::Model;
 use nvidia_ml::node::Node;
+use nvidia_ml::node::falsify::FALSEHOODS;
 use nvidia_ml::store::Store;
 
 const NODE: &str = "gpufrac-prove";
@@ -344,7 +344,7 @@ fn each_falsified_answer_is_named() {
         let mut all = DIFFERING.iter().chain(STOPPING);
         all.any(|case| case.0 == name)
     };
-    let names: Vec<&str> = falsify::FALSEHOODS.iter().map(|it| it.name).collect();
+    let names: Vec<&str> = FALSEHOODS.iter().map(|it| it.name).collect();
     assert_eq!(names.iter().find(|name| !known(**name)), None);
     let next = Mutex::new(names.into_iter());
     let take = || next.lock().unwrap().next();
@@ -362,7 +362,7 @@ fn each_falsified_answer_is_named() {
 fn is_named(name: &str) {
     let world = World::new("H100-80", true);
     let nodes = world.nodes();
-    assert!(falsify::falsify(&world.sim, name).unwrap());
+    assert!(world.sim.falsify(name).unwrap());
     let (document, code) = world.prove(&["--mode"]);
     for (_, question, part) in DIFFERING.iter().filter(|case| case.0 == name) {
         let outcome = told(&document, question);
@@ -563,7 +563,7 @@ fn the_simulator_plays_a_recorded_driver() {
         "occupied-is-in-use",
         "absent-compute-is-invalid",
     ] {
-        assert!(falsify::falsify(&first.sim, name).unwrap());
+        assert!(first.sim.falsify(name).unwrap());
     }
     let (recorded, _) = first.prove(&[]);
     let text = serde_json::to_string(&recorded).unwrap();

@@ -7,7 +7,7 @@ use nvidia_ml::processes::Process;
 use nvidia_ml::tree::{self, Access, Capability};
 
 use crate::mps;
-use crate::program::{Plan, ProgramError};
+use crate::plan::{Plan, ProgramError};
 
 /// The device that the program got.
 #[derive(Clone, Copy)]

@@ -8,5 +8,6 @@ pub mod admin;
 mod device;
 pub mod memory;
 pub mod mps;
+mod plan;
 pub mod program;
 pub mod show;

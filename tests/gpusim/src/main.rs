@@ -13,10 +13,10 @@ use clap::{Parser, Subcommand};
 use gpusim::{admin, mps, program, show};
 use nvidia_ml::code::Code;
 use nvidia_ml::disturb::{self, Disturbances, Rule, What};
-use nvidia_ml::falsify;
 use nvidia_ml::journal;
 use nvidia_ml::latency::{Change, Latency, TABLE};
 use nvidia_ml::node::MigDeviceBy;
+use nvidia_ml::node::falsify::FALSEHOODS;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::store::Store;
 use nvidia_ml::symbols::{self, FUNCTIONS};
@@ -534,12 +534,12 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             (false, job, pid) => print_calls_of(&store, job, pid, &mut out)?,
         },
         Command::Falsify { name: Some(name) } => {
-            if !falsify::falsify(&store, &name)? {
+            if !store.falsify(&name)? {
                 bail!("there is no falsehood `{name}`; `gpusim falsify` lists them");
             }
         }
         Command::Falsify { name: None } => {
-            for falsehood in falsify::FALSEHOODS {
+            for falsehood in FALSEHOODS {
                 writeln!(out, "{}", falsehood.name)?;
             }
         }

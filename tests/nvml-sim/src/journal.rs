@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::error::StoreError;
 use crate::processes::now_us;
-use crate::store::StoreError;
 
 /// The file's name.
 pub(crate) const JOURNAL: &str = "journal";

@@ -2,12 +2,13 @@
 //!
 //! Only state: nothing here reads or writes a file. [`crate::store`] keeps a [`Node`] on disk.
 
+pub mod falsify;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
 use crate::code::{Answer, Code};
-use crate::falsify;
 use crate::geometry::{ComputeProfile, Engines, Geometry, GpuProfile};
 use crate::manners::Manners;
 use crate::model::Model;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::StoreError;
 use crate::pattern::Pattern;
-use crate::store::StoreError;
 
 /// A compute process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::abi::Target;
+use crate::argument::Target;
 use crate::code::{Answer, Code};
 use crate::latency::Place;
 use crate::node::{ComputeInstance, Gpu, GpuInstance, Node};

@@ -12,52 +12,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::code::{Answer, Code};
-use crate::disturb::{self, Disturbances};
-use crate::falsify;
+use crate::disturb::{self, Disturbances, Rule};
+pub use crate::error::StoreError;
 use crate::journal::JOURNAL;
 use crate::latency::Place;
 use crate::model::Model;
 use crate::node::Node;
+use crate::node::falsify::{self, How};
 use crate::sessions::{SESSIONS, TURNS};
 use crate::shared::Words;
 use crate::symbols::FUNCTIONS;
 use crate::tree;
-
-/// Errors of the folder of a simulated node.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// Reading or writing failed.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// A file has wrong content.
-    #[error("{}: {reason}; make the node again with `gpusim init`", path.display())]
-    Content { path: PathBuf, reason: String },
-}
-
-impl StoreError {
-    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-        let path = path.to_owned();
-        move |source| StoreError::Io { path, source }
-    }
-
-    /// NVML's code for this error.
-    #[must_use]
-    pub fn code(&self) -> Code {
-        match self {
-            StoreError::Io { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Code::NO_PERMISSION,
-                io::ErrorKind::NotFound => Code::DRIVER_NOT_LOADED,
-                _ => Code::OPERATING_SYSTEM,
-            },
-            StoreError::Content { .. } => Code::LIB_RM_VERSION_MISMATCH,
-        }
-    }
-}
 
 impl From<StoreError> for Code {
     fn from(error: StoreError) -> Code {
@@ -323,5 +288,40 @@ impl Store {
         }
         let counters = self.counters()?;
         Ok(disturbances.count(&counters, call, place, others))
+    }
+
+    /// Makes the driver of a node answer wrongly from now on; false for a name that is not known.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn falsify(&self, name: &str) -> Result<bool, StoreError> {
+        let Some(found) = falsify::find(name) else {
+            return Ok(false);
+        };
+        match found.how {
+            How::Calls(call, nth, count, what) => {
+                let counted = disturb::counted(&*self.counters()?, Some(call));
+                self.disturb(|all| {
+                    all.rules.push(Rule {
+                        call: Some(call.to_owned()),
+                        gpu: None,
+                        first: counted + nth,
+                        count,
+                        what,
+                    });
+                })?;
+            }
+            How::DeadTelemetry => self.disturb(|all| all.dead_telemetry = true)?,
+            How::Tables(_) | How::State(_) | How::Capability(_) | How::Room => {
+                let told = self.update(|node| {
+                    for gpu in &mut node.gpus {
+                        gpu.falsified = Some(name.to_owned());
+                    }
+                    Ok(())
+                });
+                return Ok(told.is_ok());
+            }
+        }
+        Ok(true)
     }
 }

@@ -12,9 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::falsify;
-use crate::node::{Gpu, Node};
-use crate::store::StoreError;
+use crate::error::StoreError;
+use crate::node::{Gpu, Node, falsify};
 
 /// The major number of the GPUs, of nvidiactl and of nvidia-modeset.
 pub const MAJOR: u32 = 195;

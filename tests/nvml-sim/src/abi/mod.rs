@@ -20,10 +20,12 @@ mod mig;
 mod stubs;
 mod system;
 
-use std::ffi::{CStr, c_char, c_uint};
+use std::ffi::{c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::argument::Target;
+pub use crate::argument::Text;
 use crate::code::{Answer, Code};
 use crate::disturb::Effect;
 use crate::journal;
@@ -122,22 +124,6 @@ impl Out<c_char> {
     }
 }
 
-/// A caller's text.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct Text(*const c_char);
-
-impl Text {
-    pub(crate) fn get(&self) -> Answer<&str> {
-        if self.0.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
-        }
-        // SAFETY: nvml.h demands a C string, which lives at least as long as the call.
-        let text = unsafe { CStr::from_ptr(self.0) };
-        text.to_str().map_err(|_| Code::INVALID_ARGUMENT)
-    }
-}
-
 /// Fills a text field of a struct.
 fn text_field<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
@@ -150,16 +136,6 @@ fn text_field<const N: usize>(text: &str) -> [c_char; N] {
 fn kill_self() {
     // SAFETY: a plain system call, which does not return.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-}
-
-/// The arguments of a call that determine its GPU.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Target {
-    /// The address of a handle, the first of several.
-    pub handle: Option<usize>,
-    /// A number, the first of several.
-    pub number: Option<c_uint>,
-    pub text: Option<Text>,
 }
 
 /// An argument of a function that may determine the call's GPU.

@@ -3,11 +3,12 @@
 use std::sync::Mutex;
 
 use crate::code::Code;
-use crate::disturb::{self, Rule, What};
+use crate::disturb::What;
 use crate::geometry::{Geometry, GpuProfile};
-use crate::node::{Gpu, MigDeviceBy, Node};
+
 use crate::recorded::Recorded;
-use crate::store::{Store, StoreError};
+
+use super::{Gpu, MigDeviceBy, Node};
 
 /// A wrong answer.
 pub struct Falsehood {
@@ -176,41 +177,6 @@ pub static FALSEHOODS: &[Falsehood] = &[
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Falsehood> {
     FALSEHOODS.iter().find(|known| known.name == name)
-}
-
-/// Makes the driver of a node answer wrongly from now on; false for a name that is not known.
-///
-/// # Errors
-/// The file system fails.
-pub fn falsify(store: &Store, name: &str) -> Result<bool, StoreError> {
-    let Some(found) = find(name) else {
-        return Ok(false);
-    };
-    match found.how {
-        Calls(call, nth, count, what) => {
-            let counted = disturb::counted(&*store.counters()?, Some(call));
-            store.disturb(|all| {
-                all.rules.push(Rule {
-                    call: Some(call.to_owned()),
-                    gpu: None,
-                    first: counted + nth,
-                    count,
-                    what,
-                });
-            })?;
-        }
-        DeadTelemetry => store.disturb(|all| all.dead_telemetry = true)?,
-        Tables(_) | State(_) | Capability(_) | Room => {
-            let told = store.update(|node| {
-                for gpu in &mut node.gpus {
-                    gpu.falsified = Some(name.to_owned());
-                }
-                Ok(())
-            });
-            return Ok(told.is_ok());
-        }
-    }
-    Ok(true)
 }
 
 fn of(gpu: &Gpu) -> Option<&'static How> {
