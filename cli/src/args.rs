@@ -412,3 +412,6 @@ pub enum AdvisedWorkload {
     /// Jobs of whole GPUs and small ones, in turns by demand
     Mixed,
 }
+
+#[cfg(test)]
+mod tests;
