@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
@@ -51,11 +52,21 @@ pub enum CliError {
     /// A report cannot be written as CSV.
     #[error("writing the report failed: {0}; choose another --format")]
     Csv(#[from] gpufrac_report::render::csv::Error),
-    /// sacct cannot be read.
+    /// sacct does not end.
     #[error(
-        "reading the output of sacct failed: {0}; repeat the command, or leave sacct out with --no-sacct"
+        "reading the output of sacct failed: it printed nothing for {} s; repeat the command when slurmdbd answers, or leave sacct out with --no-sacct",
+        silence.as_secs()
     )]
-    Sacct(std::io::Error),
+    Sacct {
+        /// How long it was waited for.
+        silence: Duration,
+    },
+    /// sacctmgr does not end.
+    #[error(
+        "writing the summary of job {id} failed: sacctmgr did not answer within {} s; repeat the command when slurmdbd answers",
+        limit.as_secs()
+    )]
+    Sacctmgr { id: String, limit: Duration },
     /// An export needs accounting.
     #[error(
         "writing summaries failed: sacct has no accounting; they are stored in slurmdbd, so run this where sacct shows jobs"

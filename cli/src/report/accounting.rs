@@ -1,14 +1,19 @@
 //! The jobs of a report in Slurm's accounting.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use gpufrac_core::count_name::CountName;
+use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::period::{Period, in_utc};
 use gpufrac_report::sacct::{self, Run, Runs};
+use gpufrac_slurm_settings::ask_slurm;
 
 use crate::args::ReportArgs;
 use crate::error::CliError;
+
+/// The longest time in which sacct prints nothing: it asks slurmdbd for all jobs before it prints the first one.
+pub const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
 /// The jobs that accounting knows.
 pub struct Known {
@@ -18,15 +23,15 @@ pub struct Known {
     pub is_known: bool,
 }
 
-/// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report says what the
-/// records
+/// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report has the records
+/// alone.
 pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result<Known, CliError> {
-    let unknown = Known {
+    let mut known = Known {
         runs: Runs::default(),
         is_known: false,
     };
     if args.no_sacct {
-        return Ok(unknown);
+        return Ok(known);
     }
     let has_restarts = has_restarts();
     let since = if has_restarts {
@@ -35,66 +40,66 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
         period.since.saturating_sub(sacct::EARLIER_RUNS_S)
     };
     let arguments = sacct::arguments(&in_utc(since), &in_utc(period.until), has_restarts);
-    let spawned = Command::new("sacct")
-        .args(arguments)
-        .env("TZ", "UTC")
-        .env("SLURM_TIME_FORMAT", "standard")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut child) = spawned else {
-        return Ok(unknown);
-    };
-    let mut runs = Runs::default();
     let mut damaged = 0_u64;
     let mut first = None;
-    for line in child
-        .stdout
-        .take()
-        .into_iter()
-        .flat_map(|out| BufReader::new(out).lines())
-    {
-        match line
-            .map_err(CliError::Sacct)
-            .map(|line| Run::parse(&line, count_name))?
-        {
-            Ok(Some(run)) => runs.add(run),
-            Ok(None) => {}
-            Err(error) => {
-                damaged += 1;
-                first.get_or_insert(error);
-            }
+    let mut sacct = Command::new("sacct");
+    sacct.args(arguments).env("SLURM_TIME_FORMAT", "standard");
+    known.is_known = rows(&mut sacct, LONGEST_SILENCE, &mut |line| match Run::parse(
+        line, count_name,
+    ) {
+        Ok(Some(run)) => known.runs.add(run),
+        Ok(None) => {}
+        Err(error) => {
+            damaged += 1;
+            first.get_or_insert(error);
         }
-    }
-    let ended = child.wait().map_err(CliError::Sacct)?;
+    })?;
     if let Some(error) = first {
         eprintln!(
             "gpufrac: {damaged} rows of sacct cannot be read and were skipped; the first: {error}"
         );
     }
-    if ended.success() {
-        Ok(Known {
-            runs,
-            is_known: true,
-        })
-    } else {
-        // Accounting without slurmdbd, or none.
-        Ok(unknown)
+    if !known.is_known {
+        known.runs = Runs::default();
+    }
+    Ok(known)
+}
+
+/// Gives each row that sacct prints to `each`, with times in UTC. False where sacct is missing or fails, as it does
+/// where accounting has no slurmdbd.
+pub fn rows(
+    sacct: &mut Command,
+    silence: Duration,
+    each: &mut dyn FnMut(&str),
+) -> Result<bool, CliError> {
+    match subprocess::lines(sacct.env("TZ", "UTC"), silence, each) {
+        Ok(Outcome::Ended(ended)) => Ok(ended.status.success()),
+        Ok(Outcome::Silent) => Err(CliError::Sacct { silence }),
+        Err(_) => Ok(false),
     }
 }
 
 /// Whether this sacct numbers the runs of a job; 22.05 does not.
 fn has_restarts() -> bool {
-    let fields = Command::new("sacct")
-        .arg("--helpformat")
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    fields.is_ok_and(|fields| {
-        let fields = String::from_utf8_lossy(&fields.stdout);
-        fields
-            .split_whitespace()
-            .any(|name| name == sacct::RESTARTS)
-    })
+    let fields = ask_slurm("sacct", &["--helpformat"]).unwrap_or_default();
+    let mut fields = fields.split_whitespace();
+    fields.any(|name| name == sacct::RESTARTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sacct_that_hangs_ends_the_report() {
+        let mut sacct = Command::new("sh");
+        sacct.args(["-c", "echo 1; sleep 1000; true"]);
+        let mut rows_seen = 0;
+        let error = rows(&mut sacct, Duration::from_secs(1), &mut |_| rows_seen += 1).unwrap_err();
+        assert_eq!(rows_seen, 1);
+        assert_eq!(
+            error.to_string(),
+            "reading the output of sacct failed: it printed nothing for 1 s; repeat the command when slurmdbd answers, or leave sacct out with --no-sacct"
+        );
+    }
 }

@@ -1,13 +1,18 @@
 //! Writes job summaries where jobstats' readers look for them: into `AdminComment` of slurmdbd.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
+use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use gpufrac_host::exit::Exit;
+use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::jobstats::{self, Host, Owner};
 use gpufrac_report::ledger::Held;
 use gpufrac_report::period::{Period, in_utc};
+use gpufrac_slurm_settings::ask_slurm;
 
+use super::accounting::{LONGEST_SILENCE, rows};
 use crate::error::CliError;
 
 /// `AdminComment` is the last one, as it may contain any character.
@@ -74,7 +79,7 @@ pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError
                 println!("{} {summary}", job.id);
                 told.written += 1;
             }
-            Owner::Nobody | Owner::Gpufrac => match write(&job.id, &summary) {
+            Owner::Nobody | Owner::Gpufrac => match write(&job.id, &summary)? {
                 Ok(()) => told.written += 1,
                 Err(why) => {
                     eprintln!(
@@ -120,104 +125,106 @@ impl Job {
 
 /// The last runs of all jobs in a period, by the raw id.
 fn jobs(period: Period) -> Result<BTreeMap<u32, Job>, CliError> {
-    let output = Command::new("sacct")
+    let mut sacct = Command::new("sacct");
+    sacct
         .args(["--allusers", "--parsable2", "--noheader"])
         .arg(format!("--starttime={}", in_utc(period.since)))
         .arg(format!("--endtime={}", in_utc(period.until)))
         .arg(format!("--format={FIELDS}"))
-        .env("TZ", "UTC")
-        .env("SLURM_TIME_FORMAT", "%s")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(CliError::Sacct)?;
-    if !output.status.success() {
-        return Err(CliError::NoAccounting);
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut jobs: BTreeMap<u32, Job> = BTreeMap::new();
-    for row in text.lines() {
-        let fields: Vec<&str> = row.splitn(FIELD_COUNT, '|').collect();
-        let Ok(
-            [
-                raw,
-                id,
-                state,
-                nodes,
-                elapsed,
-                cpus,
-                cpu,
-                peak,
-                tres,
-                start,
-                comment,
-            ],
-        ) = <[&str; FIELD_COUNT]>::try_from(fields)
-        else {
-            continue;
-        };
-        if let Some((job, _)) = raw.split_once('.') {
-            // Steps follow their job.
-            let job = job.parse().ok().and_then(|job| jobs.get_mut(&job));
-            if let (Some(job), Some(peak)) = (job, bytes(peak)) {
-                job.peak = job.peak.max(Some(peak));
-            }
-            continue;
+        .env("SLURM_TIME_FORMAT", "%s");
+    let mut jobs = BTreeMap::new();
+    let has_answered = rows(&mut sacct, LONGEST_SILENCE, &mut |row| add(row, &mut jobs))?;
+    if has_answered { Ok(jobs) } else { Err(CliError::NoAccounting) }
+}
+
+/// Adds the job of a row, or the memory of a step to its job.
+fn add(row: &str, jobs: &mut BTreeMap<u32, Job>) {
+    let fields: Vec<&str> = row.splitn(FIELD_COUNT, '|').collect();
+    let Ok(
+        [
+            raw,
+            id,
+            state,
+            nodes,
+            elapsed,
+            cpus,
+            cpu,
+            peak,
+            tres,
+            start,
+            comment,
+        ],
+    ) = <[&str; FIELD_COUNT]>::try_from(fields)
+    else {
+        return;
+    };
+    if let Some((job, _)) = raw.split_once('.') {
+        // Steps follow their job.
+        let job = job.parse().ok().and_then(|job| jobs.get_mut(&job));
+        if let (Some(job), Some(peak)) = (job, bytes(peak)) {
+            job.peak = job.peak.max(Some(peak));
         }
-        let Ok(raw) = raw.parse::<u32>() else {
-            continue;
-        };
-        let number = |text: &str| text.parse().unwrap_or(0);
-        let memory = tres.split(',').find_map(|item| item.strip_prefix("mem="));
-        let job = Job {
-            id: if id.contains('_') { id.to_owned() } else { raw.to_string() },
-            has_ended: !["RUNNING", "SUSPENDED", "PENDING", "COMPLETING", "REQUEUED"]
-                .iter()
-                .any(|open| state.starts_with(open)),
-            nodes: number(nodes),
-            elapsed: number(elapsed),
-            cpus: number(cpus),
-            cpu_seconds: seconds(cpu).unwrap_or(0.0),
-            memory: memory.and_then(bytes).unwrap_or(0),
-            peak: None,
-            start: number(start),
-            comment: comment.to_owned(),
-        };
-        jobs.insert(raw, job);
+        return;
     }
-    Ok(jobs)
+    let Ok(raw) = raw.parse::<u32>() else {
+        return;
+    };
+    let number = |text: &str| text.parse().unwrap_or(0);
+    let memory = tres.split(',').find_map(|item| item.strip_prefix("mem="));
+    let job = Job {
+        id: if id.contains('_') { id.to_owned() } else { raw.to_string() },
+        has_ended: !["RUNNING", "SUSPENDED", "PENDING", "COMPLETING", "REQUEUED"]
+            .iter()
+            .any(|open| state.starts_with(open)),
+        nodes: number(nodes),
+        elapsed: number(elapsed),
+        cpus: number(cpus),
+        cpu_seconds: seconds(cpu).unwrap_or(0.0),
+        memory: memory.and_then(bytes).unwrap_or(0),
+        peak: None,
+        start: number(start),
+        comment: comment.to_owned(),
+    };
+    jobs.insert(raw, job);
 }
 
 /// Whether sacctmgr writes `AdminComment` in small letters, in which a summary cannot be decoded: before Slurm 23.02
 /// (`strip_quotes` in `_set_rec` of its `job_functions.c`).
 fn keeps_no_capitals() -> bool {
-    let output = Command::new("sacctmgr").arg("--version").output();
-    output.is_ok_and(|output| is_before_23_02(&String::from_utf8_lossy(&output.stdout)))
+    let version = ask_slurm("sacctmgr", &["--version"]);
+    version.is_ok_and(|version| is_before_23_02(&version))
 }
 
 /// Of a text such as `slurm 23.02.7`, in Debian `slurm-wlm 22.05.8`; a text in another form is of no known release.
 fn is_before_23_02(version: &str) -> bool {
-    let numbers = version.split_whitespace().last().unwrap_or_default();
-    let mut numbers = numbers.split('.').map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (23, 2),
-        _ => false,
-    }
+    let number = version.split_whitespace().last().unwrap_or_default();
+    let release = number.parse::<SlurmRelease>();
+    release.is_ok_and(|release| release.series < SlurmSeries::new(23, 2))
 }
 
-fn write(id: &str, summary: &str) -> Result<(), String> {
-    let output = Command::new("sacctmgr")
+/// The longest time for one summary.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn write(id: &str, summary: &str) -> Result<Result<(), String>, CliError> {
+    let mut sacctmgr = Command::new("sacctmgr");
+    sacctmgr
         .args(["-i", "modify", "job", "where"])
         .arg(format!("jobid={id}"))
         .arg("set")
-        .arg(format!("AdminComment={summary}"))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        let said = [output.stdout, output.stderr].concat();
-        Err(String::from_utf8_lossy(&said).trim().to_owned())
+        .arg(format!("AdminComment={summary}"));
+    said(&mut sacctmgr, id, LIMIT)
+}
+
+/// Runs a command of sacctmgr; its answer where it refuses. All jobs would wait for an sacctmgr that hangs.
+fn said(sacctmgr: &mut Command, id: &str, limit: Duration) -> Result<Result<(), String>, CliError> {
+    match subprocess::run(sacctmgr, b"", limit) {
+        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(Ok(())),
+        Ok(Outcome::Ended(ended)) => Ok(Err(ended.text())),
+        Ok(Outcome::Silent) => Err(CliError::Sacctmgr {
+            id: id.to_owned(),
+            limit,
+        }),
+        Err(error) => Ok(Err(error.to_string())),
     }
 }
 
@@ -266,6 +273,16 @@ mod tests {
         ] {
             assert_eq!(is_before_23_02(version), expected, "{version}");
         }
+    }
+
+    #[test]
+    fn an_sacctmgr_that_hangs_ends_the_export() {
+        let mut sacctmgr = Command::new("sleep");
+        let error = said(sacctmgr.arg("1000"), "7", Duration::from_millis(100)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "writing the summary of job 7 failed: sacctmgr did not answer within 0 s; repeat the command when slurmdbd answers"
+        );
     }
 
     #[test]

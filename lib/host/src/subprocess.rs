@@ -49,6 +49,28 @@ const MOST_BYTES: usize = 64 << 20;
 /// # Errors
 /// The program cannot be started, or waiting for it failed.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Result<Outcome> {
+    watch(command, input, limit, None)
+}
+
+/// Runs a command until it has printed nothing for the time of `silence`. `each` gets the lines of stdout, of any
+/// number, as they come; they are not in [`Ended`].
+///
+/// # Errors
+/// As [`run`].
+pub fn lines(
+    command: &mut Command,
+    silence: Duration,
+    each: &mut dyn FnMut(&str),
+) -> std::io::Result<Outcome> {
+    watch(command, b"", silence, Some(each))
+}
+
+fn watch(
+    command: &mut Command,
+    input: &[u8],
+    limit: Duration,
+    mut each: Option<&mut dyn FnMut(&str)>,
+) -> std::io::Result<Outcome> {
     let first = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
     let mut child = command
         .stdin(stored(input)?)
@@ -56,15 +78,31 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Res
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()?;
-    let start = Instant::now();
+    let mut start = Instant::now();
     let mut pause = first.clone();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let status = loop {
         let status = child.try_wait()?;
         let printed =
             drain(child.stdout.as_mut(), &mut stdout) + drain(child.stderr.as_mut(), &mut stderr);
+        if let Some(each) = &mut each {
+            let end = stdout.iter().rposition(|byte| *byte == b'\n');
+            // The last line may have no end.
+            let end = if status.is_some() { stdout.len() } else { end.map_or(0, |at| at + 1) };
+            let whole: Vec<u8> = stdout.drain(..end).collect();
+            String::from_utf8_lossy(&whole)
+                .lines()
+                .for_each(&mut **each);
+        }
         if let Some(status) = status {
             break status;
+        }
+        // Further output may wait for room in the pipe.
+        if printed > 0 {
+            pause = first.clone();
+            if each.is_some() {
+                start = Instant::now();
+            }
         }
         let waited = start.elapsed();
         if waited > limit {
@@ -73,10 +111,6 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Res
             child.kill()?;
             child.wait()?;
             return Ok(Outcome::Silent);
-        }
-        // Further output may wait for room in the pipe.
-        if printed > 0 {
-            pause = first.clone();
         }
         pause.sleep(limit - waited);
     };
@@ -127,6 +161,34 @@ mod tests {
         let outcome = shell("echo begun; sleep 100; true", Duration::from_millis(50));
         assert!(matches!(outcome, Outcome::Silent));
         assert!(start.elapsed() < Duration::from_secs(100));
+    }
+
+    #[test]
+    fn lines_come_one_by_one_until_a_program_is_silent() {
+        let mut seen = Vec::new();
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "for i in 1 2 3 4 5; do echo $i; sleep 0.2; done; printf end; exit 3",
+        ]);
+        let mut each = |line: &str| seen.push(line.to_owned());
+        let Outcome::Ended(ended) =
+            lines(&mut command, Duration::from_secs(60), &mut each).unwrap()
+        else {
+            panic!("it ended");
+        };
+        assert_eq!((ended.status.code(), ended.text().as_str()), (Some(3), ""));
+        assert_eq!(seen, ["1", "2", "3", "4", "5", "end"]);
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "for i in 1 2 3 4; do echo $i; sleep 0.3; done; sleep 1000",
+        ]);
+        let mut seen = 0;
+        // The sum of the pauses is longer than the limit, each one is shorter.
+        let outcome = lines(&mut command, Duration::from_secs(1), &mut |_| seen += 1).unwrap();
+        assert!(matches!(outcome, Outcome::Silent));
+        assert_eq!(seen, 4);
     }
 
     #[test]
