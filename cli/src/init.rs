@@ -169,7 +169,7 @@ fn count(settings: &Settings, config: &Config) -> Result<(), CliError> {
 pub fn proposal(settings: &Settings, config: &Config, gpus: Gpus) -> Result<Proposal, CliError> {
     let texts = Texts {
         read: &|path: &Path| std::fs::read_to_string(path),
-        glob: &settings::files_named,
+        glob: &settings::glob,
     };
     let path = || match &settings.files {
         Some(files) => files.slurm.path.clone(),

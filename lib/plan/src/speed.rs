@@ -1,7 +1,5 @@
 //! How much longer a job runs on a part of a GPU.
 
-use crate::sums::of_sorted;
-
 /// The compute slices of the GPU of the curve.
 const SLICES: f64 = 7.0;
 
@@ -110,6 +108,17 @@ impl Curve {
         let speed = self.speed(part, quantile).clamp(0.001, 1.0);
         (1.0 - activity) + activity / speed
     }
+}
+
+/// The value at a quantile of sorted values, interpolated between two of them; 0 of nothing.
+pub fn of_sorted(sorted: &[f64], at: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return 0.0;
+    };
+    let place = at.clamp(0.0, 1.0) * last as f64;
+    let low = place.floor() as usize;
+    let high = (low + 1).min(last);
+    sorted[low] + (sorted[high] - sorted[low]) * (place - low as f64)
 }
 
 fn between(below: (f64, f64), above: (f64, f64), at: f64) -> f64 {

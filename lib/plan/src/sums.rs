@@ -1,6 +1,7 @@
 //! Figures of an outcome.
 
 use crate::queue::{Outcome, Work};
+use crate::speed::of_sorted;
 
 /// Figures of one way of lending.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,17 +33,6 @@ pub fn quantile(values: &[f64], at: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     of_sorted(&sorted, at)
-}
-
-/// The value at a quantile of sorted values, interpolated between two of them; 0 of nothing.
-pub fn of_sorted(sorted: &[f64], at: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0.0;
-    };
-    let place = at.clamp(0.0, 1.0) * last as f64;
-    let low = place.floor() as usize;
-    let high = (low + 1).min(last);
-    sorted[low] + (sorted[high] - sorted[low]) * (place - low as f64)
 }
 
 impl Sums {

@@ -6,7 +6,7 @@
 use gpufrac_core::finding::{Finding, Severity};
 
 use super::Settings;
-use super::gather::{beside_slurm_conf, code_of, glob, hooks};
+use super::scripts::{beside_slurm_conf, code_of, glob, hooks};
 
 /// The setting whose program runs when a job has ended.
 const KEY: &str = "EpilogSlurmctld";

@@ -2,29 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
 
-use gpufrac_host::subprocess::{self, Ended, Outcome};
-use gpufrac_host::trust;
+use gpufrac_host::subprocess::Outcome;
 
-use super::{HostGpu, HostGpus, Script, Settings};
+use super::ask::{AskError, ask, ask_slurm, of_prefix};
+use super::scripts::{glob, scripts};
+use super::{HostGpu, HostGpus, Settings};
 use gpufrac_slurm_conf::Files;
 use gpufrac_slurm_conf::Running;
 
-/// The longest time for one answer of scontrol.
-pub(super) const LIMIT: Duration = Duration::from_secs(15);
 /// The usual paths of slurm.conf; the second on nodes that get it from slurmctld.
 const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
-/// The settings for programs that slurmd runs on a node, and gpufrac's program for each.
-pub(super) const HOOKS: [(&str, &str); 2] =
-    [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")];
-/// The settings for scripts that run on a node with jobs of others.
-pub(super) const NODE_SCRIPTS: [&str; 4] = ["Prolog", "Epilog", "TaskProlog", "TaskEpilog"];
-/// A longer file is not taken for a script.
-const MANY_BYTES: u64 = 1 << 20;
-
 /// The sources to read.
 #[derive(Debug, Clone, Default)]
 pub struct Sources<'a> {
@@ -146,23 +135,6 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     settings
 }
 
-/// The reasons why a program of Slurm gives no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// The program is not installed.
-    #[error("{0} does not exist on this host")]
-    Absent(&'static str),
-    /// The program could not be started.
-    #[error("starting {0} failed: {1}")]
-    Run(&'static str, std::io::Error),
-    /// The program failed; with the last line of its output.
-    #[error("{0} does not answer ({1})")]
-    Refused(&'static str, String),
-    /// The program did not end in time.
-    #[error("{0} did not answer within {limit} s", limit = LIMIT.as_secs())]
-    Silent(&'static str),
-}
-
 /// The state of all nodes and partitions, or of one node only.
 fn running(only: Option<&str>) -> Result<Running, AskError> {
     let scontrol = |arguments: &[&str]| ask_slurm("scontrol", arguments);
@@ -193,216 +165,6 @@ fn joined(thread: ScopedJoinHandle<'_, Result<String, AskError>>) -> Result<Stri
     thread.join().unwrap_or_else(panicked)
 }
 
-/// A program in the prefix of the Slurm that this build is for, because `PATH` may not contain this prefix.
-pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
-    Some(slurm_sys::client::prefix()?.join(name))
-}
-
-/// The output of a program of Slurm.
-///
-/// # Errors
-/// The program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
-pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
-    Ok(slurm_says(program, arguments, &[])?.stdout)
-}
-
-/// The output of a program of Slurm, with that on stderr. `environment`: variables for it.
-///
-/// # Errors
-/// As [`ask_slurm`].
-pub fn slurm_says(
-    program: &'static str,
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-) -> Result<Ended, AskError> {
-    let programs = [Some(program.into()), of_prefix(&format!("bin/{program}"))];
-    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
-    match first(&programs, arguments, environment) {
-        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended),
-        Ok(Outcome::Ended(ended)) => {
-            let last = ended.stderr.lines().last().unwrap_or("no reason");
-            Err(AskError::Refused(program, last.trim().to_owned()))
-        }
-        Ok(Outcome::Silent) => Err(AskError::Silent(program)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(AskError::Absent(program))
-        }
-        Err(error) => Err(AskError::Run(program, error)),
-    }
-}
-
-/// The output of the first of these programs that exists.
-fn first(
-    programs: &[PathBuf],
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-) -> std::io::Result<Outcome> {
-    let mut absent = std::io::ErrorKind::NotFound.into();
-    for program in programs {
-        match ask(program, arguments, environment) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
-            said => return said,
-        }
-    }
-    Err(absent)
-}
-
-fn ask(
-    program: &Path,
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-) -> std::io::Result<Outcome> {
-    let mut command = Command::new(program);
-    command.env("LC_ALL", "C").args(arguments);
-    command.envs(environment.iter().copied());
-    subprocess::run(&mut command, b"", LIMIT)
-}
-
-/// The values of `Prolog` or `Epilog`, each with the line of the file, or with the command that prints it.
-pub(super) fn hooks<'a>(settings: &'a Settings, key: &'a str) -> Vec<(String, &'a str)> {
-    let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
-    let mut found: Vec<_> = files
-        .map(|(place, value)| (place.to_string(), value))
-        .collect();
-    let running = settings.running.iter().flat_map(|running| running.all(key));
-    for value in running {
-        if !found.iter().any(|(_, known)| *known == value) {
-            found.push(("scontrol show config".into(), value));
-        }
-    }
-    found
-}
-
-/// A relative path is relative to the folder of slurm.conf (24.11; 22.05 accepts none).
-pub(super) fn beside_slurm_conf(settings: &Settings, path: &str) -> PathBuf {
-    let files = settings.files.as_ref();
-    let folder = files.and_then(|files| files.slurm.path.parent());
-    folder.unwrap_or(Path::new("/")).join(path)
-}
-
-/// The prologs and epilogs that are set, and whether they run gpufrac's programs.
-pub(super) fn scripts(settings: &Settings) -> Vec<Script> {
-    let mut scripts = Vec::new();
-    for (key, program) in HOOKS {
-        for (_, path) in hooks(settings, key) {
-            let names = glob(&beside_slurm_conf(settings, path));
-            let texts: Vec<Option<bool>> =
-                names.iter().map(|path| names_it(path, program)).collect();
-            let names_ours = match (
-                texts.contains(&Some(true)),
-                texts.is_empty() || texts.contains(&None),
-            ) {
-                (true, _) => Some(true),
-                (false, true) => None,
-                (false, false) => Some(false),
-            };
-            scripts.push(Script {
-                key,
-                path: path.to_owned(),
-                names_ours,
-            });
-        }
-    }
-    scripts
-}
-
-fn names_it(path: &Path, program: &str) -> Option<bool> {
-    let ours = HOOKS.map(|(_, ours)| ours);
-    if let Some(name) = path.file_name().and_then(|name| name.to_str())
-        && ours.contains(&name)
-    {
-        return Some(name == program);
-    }
-    let code = code_of(path)?;
-    Some(code.contains(program) || names_through(&code, program, SCRIPTS_BEHIND))
-}
-
-/// The most files of a folder of scripts.
-const MOST_FILES: usize = 64;
-
-/// The greatest number of scripts between that of slurm.conf and gpufrac's program.
-pub(super) const SCRIPTS_BEHIND: usize = 3;
-
-/// Whether a script that this code names, or one in a folder that it names, names the program.
-pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
-    let Some(depth) = depth.checked_sub(1) else {
-        return false;
-    };
-    scripts_named(code).into_iter().any(|script| {
-        let Some(code) = code_of(&script) else {
-            return false;
-        };
-        let name = script.file_name();
-        name.is_some_and(|name| name == program)
-            || code.contains(program)
-            || names_through(&code, program, depth)
-    })
-}
-
-/// The files that this code names, and those in folders that it names. What a user can write, such as a file in /tmp,
-/// is left out.
-pub(super) fn scripts_named(code: &str) -> Vec<PathBuf> {
-    let words = code.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c));
-    let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
-    let scripts = paths.flat_map(|word| {
-        let path = Path::new(word);
-        let files = if path.is_dir() { glob(&path.join("*")) } else { glob(path) };
-        // A folder of all programs is no folder of hooks.
-        if files.len() > MOST_FILES { Vec::new() } else { files }
-    });
-    scripts
-        .filter(|script| trust::resolve(script).is_ok())
-        .collect()
-}
-
-/// The lines of a script that are run; None for what is no script, or cannot be read.
-pub(super) fn code_of(path: &Path) -> Option<String> {
-    let text = text_of(path)?;
-    // Comments are removed, because a program named in a comment is not run.
-    let code = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'));
-    Some(code.collect::<Vec<_>>().join("\n"))
-}
-
-/// The text of a script; None for what is no script, or cannot be read.
-pub(super) fn text_of(path: &Path) -> Option<String> {
-    let file = fs::metadata(path).ok()?;
-    if !file.is_file() || file.len() > MANY_BYTES {
-        return None;
-    }
-    // A program that is not a script could run anything.
-    String::from_utf8(fs::read(path).ok()?).ok()
-}
-
-/// The files that match a path with `*` in its last part, in order.
-pub fn files_named(path: &Path) -> Vec<PathBuf> {
-    glob(path)
-}
-
-pub(super) fn glob(path: &Path) -> Vec<PathBuf> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some((start, end)) = name.split_once('*') else {
-        return vec![path.to_owned()];
-    };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let end = end.rsplit('*').next().unwrap_or_default();
-    let fits = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(start) && name.ends_with(end) && !name.starts_with('.')
-    };
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(fits)
-        .collect();
-    found.sort();
-    found
-}
-
 /// `KillMode=` of slurmd's unit on this host. MPS control daemons must outlive slurmd.
 fn kill_mode() -> Option<String> {
     let arguments = ["show", "--property=LoadState,KillMode", "slurmd.service"];
@@ -414,47 +176,4 @@ fn kill_mode() -> Option<String> {
     let mut lines = ended.stdout.lines();
     let mode = lines.find_map(|line| line.strip_prefix("KillMode="));
     mode.filter(|_| loaded).map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scontrol_of_the_prefix_is_asked_where_path_has_none() {
-        let prefix = tempfile::tempdir().unwrap();
-        let program = |name: &str| {
-            let path = prefix.path().join(name);
-            // Another process writes it: a child of another test could keep a file open that this process writes, and
-            // the kernel does not start such a program.
-            let text = format!("#!/bin/sh\necho {name} $*\n");
-            let mut writer = Command::new("sh");
-            writer.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
-            let wrote = writer.arg(&path).arg(text).status().unwrap();
-            assert!(wrote.success());
-            path
-        };
-        let (own, other) = (program("own"), program("other"));
-        let absent = prefix.path().join("absent");
-        let said = |programs: &[&PathBuf]| -> std::io::Result<String> {
-            let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
-            match first(&programs, &["show", "config"], &[])? {
-                Outcome::Ended(ended) => Ok(ended.stdout),
-                Outcome::Silent => Err(std::io::ErrorKind::TimedOut.into()),
-            }
-        };
-        let out = said(&[&absent, &own]).unwrap();
-        assert_eq!(out, "own show config\n");
-        let out = said(&[&other, &own]).unwrap();
-        assert_eq!(out, "other show config\n");
-        let error = said(&[&absent, &absent]).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn files_of_a_prefix_are_looked_for_where_this_was_built_for_one() {
-        let (folder, file) = (slurm_sys::client::prefix(), of_prefix("bin/scontrol"));
-        assert_eq!(file, folder.map(|folder| folder.join("bin/scontrol")));
-        assert!(file.is_none_or(|file| file.is_absolute()));
-    }
 }

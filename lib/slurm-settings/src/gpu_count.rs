@@ -6,12 +6,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::config::Config;
 use gpufrac_core::mig_type::MigType;
 use gpufrac_slurm_conf::{Counts, counts};
 
-use super::gres_lines::{Gpu, NodeLines};
+use super::gres_lines::{Gpu, NodeLines, is_own_type};
 use super::{HostGpus, Settings};
+
+/// The number of GPUs of the nodes, where the admin says it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gpus {
+    /// The number, whatever Slurm and NVML count.
+    pub told: Option<u32>,
+}
 
 /// What is known of the GPUs of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,11 +138,6 @@ fn sources<'a>(settings: &'a Settings, config: &Config, node: &str) -> Sources<'
         host,
         is_host: host.is_some_and(|host| host.node == node),
     }
-}
-
-/// Whether a Type is one of gpufrac's devices.
-pub(super) fn is_own_type(type_name: &str) -> bool {
-    Pool::TYPE_NAMES.contains(&type_name)
 }
 
 impl Sources<'_> {

@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpufrac_core::config::Pool;
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::hostlist::{self, Hostlist};
 
 use gpufrac_slurm_conf::{ConfFile, Line, Place, number};
 
-use super::gpu_count::is_own_type;
+/// Whether a Type is one of gpufrac's devices.
+pub(super) fn is_own_type(type_name: &str) -> bool {
+    Pool::TYPE_NAMES.contains(&type_name)
+}
 
 /// A device of a line with `Name=gpu`.
 #[derive(Debug, Clone, PartialEq, Eq)]

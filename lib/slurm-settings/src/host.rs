@@ -18,7 +18,7 @@ use nix::unistd::User;
 use slurm_sys::release::{self, BUILD, Release};
 
 use super::rules::plugins_of;
-use super::{Settings, access, gather};
+use super::{Settings, access, ask, scripts};
 use script::{Ending, Harm};
 pub use trouble::{Trouble, Wrong};
 
@@ -58,7 +58,7 @@ fn troubles(settings: &Settings, role: Role) -> Vec<Trouble> {
     host.plugins(role, &mut found);
     host.files(role, &mut found);
     if role.is_node {
-        for (key, program) in gather::HOOKS {
+        for (key, program) in scripts::HOOKS {
             host.hook(key, program, &mut found);
         }
         host.harms(&mut found);
@@ -69,7 +69,7 @@ fn troubles(settings: &Settings, role: Role) -> Vec<Trouble> {
 /// Whether sbatch is installed.
 fn has_commands() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let prefix = gather::of_prefix("bin");
+    let prefix = ask::of_prefix("bin");
     let mut folders = std::env::split_paths(&path).chain(prefix);
     folders.any(|folder| folder.join("sbatch").exists())
 }
@@ -103,7 +103,7 @@ fn plugin_folders(settings: &Settings) -> Vec<PathBuf> {
         "/usr/lib/slurm".to_owned(),
     ];
     let usual = usual.into_iter().map(PathBuf::from);
-    let all = told.chain(gather::of_prefix("lib/slurm")).chain(usual);
+    let all = told.chain(ask::of_prefix("lib/slurm")).chain(usual);
     let mut folders: Vec<PathBuf> = Vec::new();
     for folder in all {
         if !folders.contains(&folder) && release::beside(&folder).is_some() {
@@ -337,9 +337,9 @@ impl Host<'_> {
 
     /// Checks Prolog or Epilog of this node.
     fn hook(&self, key: &'static str, program: &'static str, found: &mut Vec<Trouble>) {
-        for (place, value) in gather::hooks(self.settings, key) {
-            let pattern = gather::beside_slurm_conf(self.settings, value);
-            let paths = gather::glob(&pattern);
+        for (place, value) in scripts::hooks(self.settings, key) {
+            let pattern = scripts::beside_slurm_conf(self.settings, value);
+            let paths = scripts::glob(&pattern);
             if paths.is_empty() {
                 found.push(Trouble {
                     place: place.clone(),
@@ -361,13 +361,13 @@ impl Host<'_> {
 
     /// Checks what the scripts of this node do to other jobs. Files that others than root can write are not opened.
     fn harms(&self, found: &mut Vec<Trouble>) {
-        for key in gather::NODE_SCRIPTS {
-            for (place, value) in gather::hooks(self.settings, key) {
-                let pattern = gather::beside_slurm_conf(self.settings, value);
-                let paths = gather::glob(&pattern).into_iter();
+        for key in scripts::NODE_SCRIPTS {
+            for (place, value) in scripts::hooks(self.settings, key) {
+                let pattern = scripts::beside_slurm_conf(self.settings, value);
+                let paths = scripts::glob(&pattern).into_iter();
                 let paths = paths.filter(|path| trust::resolve(path).is_ok());
                 let mut known = BTreeSet::new();
-                harms_of(paths.collect(), gather::SCRIPTS_BEHIND, &mut known);
+                harms_of(paths.collect(), scripts::SCRIPTS_BEHIND, &mut known);
                 for (path, harm, line) in known {
                     let wrong = match harm {
                         Harm::EndsAll => Wrong::EndsAll(line),
@@ -423,7 +423,7 @@ impl Host<'_> {
             Some(Ending::Passed) => {}
             Some(Ending::Depends(line)) => wrong.push(with(Wrong::Depends(program, line))),
             // The program is run by a script that this one runs; what becomes of its status is not followed.
-            None if gather::names_through(&text, program, gather::SCRIPTS_BEHIND) => {
+            None if scripts::names_through(&text, program, scripts::SCRIPTS_BEHIND) => {
                 wrong.push(with(Wrong::StatusUnsure(program, 1)));
             }
             None => {}
@@ -438,13 +438,13 @@ impl Host<'_> {
 /// The harm that scripts do, and those that they name, with the line.
 fn harms_of(paths: Vec<PathBuf>, depth: usize, found: &mut BTreeSet<(PathBuf, Harm, usize)>) {
     for path in paths {
-        let Some(text) = gather::text_of(&path) else {
+        let Some(text) = scripts::text_of(&path) else {
             continue;
         };
         let harms = script::harms(&text).into_iter();
         found.extend(harms.map(|(line, harm)| (path.clone(), harm, line)));
-        if let (Some(depth), Some(code)) = (depth.checked_sub(1), gather::code_of(&path)) {
-            harms_of(gather::scripts_named(&code), depth, found);
+        if let (Some(depth), Some(code)) = (depth.checked_sub(1), scripts::code_of(&path)) {
+            harms_of(scripts::scripts_named(&code), depth, found);
         }
     }
 }
@@ -453,7 +453,7 @@ fn harms_of(paths: Vec<PathBuf>, depth: usize, found: &mut BTreeSet<(PathBuf, Ha
 fn other_build(path: &Path, program: &str) -> Option<Wrong> {
     let mut command = Command::new(path);
     command.arg("--version");
-    let Ok(Outcome::Ended(ended)) = subprocess::run(&mut command, b"", gather::LIMIT) else {
+    let Ok(Outcome::Ended(ended)) = subprocess::run(&mut command, b"", ask::LIMIT) else {
         return None;
     };
     let (build, _) = ended

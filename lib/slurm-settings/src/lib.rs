@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod ask;
 mod comments;
 mod gather;
 pub mod gpu_count;
@@ -16,6 +17,7 @@ mod partitions;
 mod pools;
 pub mod propose;
 mod rules;
+mod scripts;
 #[cfg(test)]
 mod tests;
 pub mod trial;
@@ -29,11 +31,13 @@ use gpufrac_core::hostlist::Hostlist;
 use gpufrac_slurm_conf::Site;
 
 pub use access::Closed;
-pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather, slurm_says};
+pub use ask::{AskError, ask_slurm, slurm_says};
+pub use gather::{Here, Sources, gather};
 pub use gpu_count::{Fact, GpuCount};
 pub use gpufrac_slurm_conf::{Files, Place, Running};
 pub use host::{Role, Trouble};
 pub use limits::Limits;
+pub use scripts::glob;
 
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use gpufrac_slurm_conf::{Record, reservations as records};
 use nix::unistd::geteuid;
 
-use super::gather::{AskError, ask_slurm};
+use super::ask::{AskError, ask_slurm};
 use super::{Settings, rules};
 
 pub(super) use judge::judge;

@@ -13,10 +13,8 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
-use super::gpu_count::is_own_type;
-use super::gpu_count::{self, GpuCount};
-use super::gres_lines::{Gpu, NodeLines};
-use super::propose::Gpus;
+use super::gpu_count::{self, GpuCount, Gpus};
+use super::gres_lines::{Gpu, NodeLines, is_own_type};
 use super::{Running, Settings};
 use fault::{Fault, Shards, Wrong, WrongLine};
 use gpufrac_slurm_conf::{ConfFile, Counts, Node, Record, counts};

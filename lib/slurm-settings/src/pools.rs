@@ -11,7 +11,7 @@ use gpufrac_host::subprocess::{self, Outcome};
 use slurm_sys::release::BUILD;
 
 use super::Settings;
-use super::gather::{LIMIT, of_prefix};
+use super::ask::{LIMIT, of_prefix};
 use super::rules::of_slurmctld;
 
 /// Environment variables that would make sbatch ask another cluster.

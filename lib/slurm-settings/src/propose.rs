@@ -17,7 +17,8 @@ use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::SlurmSeries;
 
-use super::gather::HOOKS;
+pub use super::gpu_count::Gpus;
+use super::scripts::HOOKS;
 use super::{Running, Settings, host, nodes, rules};
 use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 
@@ -76,13 +77,6 @@ pub struct Texts<'a> {
     pub read: Read<'a>,
     /// Lists the files of a pattern.
     pub glob: Glob<'a>,
-}
-
-/// The number of GPUs of the nodes, where the admin says it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Gpus {
-    /// The number, whatever Slurm and NVML count.
-    pub told: Option<u32>,
 }
 
 /// Computes the changes of Slurm's files for the pools.

@@ -24,7 +24,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::Settings;
-use super::gather::{of_prefix, slurm_says};
+use super::ask::{of_prefix, slurm_says};
 use super::propose::Change;
 use copy::Copy;
 

@@ -77,7 +77,7 @@ impl World {
         );
         self.put("etc/slurm.conf", &text, 0o644);
         let read = |path: &Path| fs::read_to_string(path);
-        let files = super::super::Files::read(&self.path("etc/slurm.conf"), &read, &gather::glob);
+        let files = super::super::Files::read(&self.path("etc/slurm.conf"), &read, &scripts::glob);
         Settings {
             files: Some(files.unwrap()),
             ..Settings::default()
@@ -436,7 +436,7 @@ fn a_program_behind_scripts_of_the_site_is_found() {
         let unsure = Wrong::StatusUnsure("gpufrac-prolog", 1);
         assert_eq!(wrong(&world.look(&named, true)), [&unsure], "{code}");
         let settings = world.settings(&named);
-        let scripts = gather::scripts(&settings);
+        let scripts = scripts::scripts(&settings);
         assert_eq!(scripts[0].names_ours, Some(true), "{code}");
     }
     world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
@@ -451,7 +451,7 @@ fn a_program_behind_scripts_of_the_site_is_found() {
     assert_eq!(world.look(&named, true), []);
     world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
     assert_eq!(
-        gather::scripts(&world.settings(&named))[0].names_ours,
+        scripts::scripts(&world.settings(&named))[0].names_ours,
         Some(false)
     );
 }

@@ -11,7 +11,7 @@ use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::slurm_release::SlurmSeries;
 use gpufrac_slurm_conf::{Running, counts};
 
-use super::super::gpu_count::is_own_type;
+use super::super::gres_lines::is_own_type;
 use super::super::{Settings, rules};
 use super::{Limit, Owner, are_enforced};
 

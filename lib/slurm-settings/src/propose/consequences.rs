@@ -9,8 +9,7 @@ use gpufrac_core::mig_type::MigType;
 use gpufrac_slurm_conf::{Counts, Node, Site, counts};
 
 use super::super::Settings;
-use super::super::gpu_count::is_own_type;
-use super::super::gres_lines::PLAIN;
+use super::super::gres_lines::{PLAIN, is_own_type};
 
 /// A kind of request that ends.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

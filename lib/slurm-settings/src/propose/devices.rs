@@ -10,8 +10,10 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_core::mig_type::MigType;
 
-use super::super::gpu_count::{self, is_own_type};
-use super::super::gres_lines::{Gpu, NodeLines, PLAIN, files_of, share_line, short_files};
+use super::super::gpu_count;
+use super::super::gres_lines::{
+    Gpu, NodeLines, PLAIN, files_of, is_own_type, share_line, short_files,
+};
 use super::super::{nodes, rules};
 use super::{Draft, Gpus};
 use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};

@@ -4,7 +4,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::SlurmSeries;
 
 use super::super::Settings;
-use super::super::gather::HOOKS;
+use super::super::scripts::HOOKS;
 use super::words::{has, is, list, names, plugins, words};
 use super::{Context, Fault, Fix, fault};
 use gpufrac_slurm_conf::Running;

@@ -1,0 +1,135 @@
+//! Programs of Slurm, each with a time limit.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use gpufrac_host::subprocess::{self, Ended, Outcome};
+
+/// The longest time for one answer of scontrol.
+pub(super) const LIMIT: Duration = Duration::from_secs(15);
+
+/// The reasons why a program of Slurm gives no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The program is not installed.
+    #[error("{0} does not exist on this host")]
+    Absent(&'static str),
+    /// The program could not be started.
+    #[error("starting {0} failed: {1}")]
+    Run(&'static str, std::io::Error),
+    /// The program failed; with the last line of its output.
+    #[error("{0} does not answer ({1})")]
+    Refused(&'static str, String),
+    /// The program did not end in time.
+    #[error("{0} did not answer within {limit} s", limit = LIMIT.as_secs())]
+    Silent(&'static str),
+}
+
+/// A program in the prefix of the Slurm that this build is for, because `PATH` may not contain this prefix.
+pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
+    Some(slurm_sys::client::prefix()?.join(name))
+}
+
+/// The output of a program of Slurm.
+///
+/// # Errors
+/// The program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
+pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
+    Ok(slurm_says(program, arguments, &[])?.stdout)
+}
+
+/// The output of a program of Slurm, with that on stderr. `environment`: variables for it.
+///
+/// # Errors
+/// As [`ask_slurm`].
+pub fn slurm_says(
+    program: &'static str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<Ended, AskError> {
+    let programs = [Some(program.into()), of_prefix(&format!("bin/{program}"))];
+    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
+    match first(&programs, arguments, environment) {
+        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended),
+        Ok(Outcome::Ended(ended)) => {
+            let last = ended.stderr.lines().last().unwrap_or("no reason");
+            Err(AskError::Refused(program, last.trim().to_owned()))
+        }
+        Ok(Outcome::Silent) => Err(AskError::Silent(program)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(AskError::Absent(program))
+        }
+        Err(error) => Err(AskError::Run(program, error)),
+    }
+}
+
+/// The output of the first of these programs that exists.
+fn first(
+    programs: &[PathBuf],
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> std::io::Result<Outcome> {
+    let mut absent = std::io::ErrorKind::NotFound.into();
+    for program in programs {
+        match ask(program, arguments, environment) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
+            said => return said,
+        }
+    }
+    Err(absent)
+}
+
+pub(super) fn ask(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> std::io::Result<Outcome> {
+    let mut command = Command::new(program);
+    command.env("LC_ALL", "C").args(arguments);
+    command.envs(environment.iter().copied());
+    subprocess::run(&mut command, b"", LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scontrol_of_the_prefix_is_asked_where_path_has_none() {
+        let prefix = tempfile::tempdir().unwrap();
+        let program = |name: &str| {
+            let path = prefix.path().join(name);
+            // Another process writes it: a child of another test could keep a file open that this process writes, and
+            // the kernel does not start such a program.
+            let text = format!("#!/bin/sh\necho {name} $*\n");
+            let mut writer = Command::new("sh");
+            writer.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+            let wrote = writer.arg(&path).arg(text).status().unwrap();
+            assert!(wrote.success());
+            path
+        };
+        let (own, other) = (program("own"), program("other"));
+        let absent = prefix.path().join("absent");
+        let said = |programs: &[&PathBuf]| -> std::io::Result<String> {
+            let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
+            match first(&programs, &["show", "config"], &[])? {
+                Outcome::Ended(ended) => Ok(ended.stdout),
+                Outcome::Silent => Err(std::io::ErrorKind::TimedOut.into()),
+            }
+        };
+        let out = said(&[&absent, &own]).unwrap();
+        assert_eq!(out, "own show config\n");
+        let out = said(&[&other, &own]).unwrap();
+        assert_eq!(out, "other show config\n");
+        let error = said(&[&absent, &absent]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn files_of_a_prefix_are_looked_for_where_this_was_built_for_one() {
+        let (folder, file) = (slurm_sys::client::prefix(), of_prefix("bin/scontrol"));
+        assert_eq!(file, folder.map(|folder| folder.join("bin/scontrol")));
+        assert!(file.is_none_or(|file| file.is_absolute()));
+    }
+}

@@ -1,0 +1,157 @@
+//! The scripts that slurm.conf names, and those that they run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpufrac_host::trust;
+
+use super::{Script, Settings};
+
+/// The settings for programs that slurmd runs on a node, and gpufrac's program for each.
+pub(super) const HOOKS: [(&str, &str); 2] =
+    [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")];
+/// The settings for scripts that run on a node with jobs of others.
+pub(super) const NODE_SCRIPTS: [&str; 4] = ["Prolog", "Epilog", "TaskProlog", "TaskEpilog"];
+/// A longer file is not taken for a script.
+const MANY_BYTES: u64 = 1 << 20;
+
+/// The values of `Prolog` or `Epilog`, each with the line of the file, or with the command that prints it.
+pub(super) fn hooks<'a>(settings: &'a Settings, key: &'a str) -> Vec<(String, &'a str)> {
+    let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
+    let mut found: Vec<_> = files
+        .map(|(place, value)| (place.to_string(), value))
+        .collect();
+    let running = settings.running.iter().flat_map(|running| running.all(key));
+    for value in running {
+        if !found.iter().any(|(_, known)| *known == value) {
+            found.push(("scontrol show config".into(), value));
+        }
+    }
+    found
+}
+
+/// A relative path is relative to the folder of slurm.conf (24.11; 22.05 accepts none).
+pub(super) fn beside_slurm_conf(settings: &Settings, path: &str) -> PathBuf {
+    let files = settings.files.as_ref();
+    let folder = files.and_then(|files| files.slurm.path.parent());
+    folder.unwrap_or(Path::new("/")).join(path)
+}
+
+/// The prologs and epilogs that are set, and whether they run gpufrac's programs.
+pub(super) fn scripts(settings: &Settings) -> Vec<Script> {
+    let mut scripts = Vec::new();
+    for (key, program) in HOOKS {
+        for (_, path) in hooks(settings, key) {
+            let names = glob(&beside_slurm_conf(settings, path));
+            let texts: Vec<Option<bool>> =
+                names.iter().map(|path| names_it(path, program)).collect();
+            let names_ours = match (
+                texts.contains(&Some(true)),
+                texts.is_empty() || texts.contains(&None),
+            ) {
+                (true, _) => Some(true),
+                (false, true) => None,
+                (false, false) => Some(false),
+            };
+            scripts.push(Script {
+                key,
+                path: path.to_owned(),
+                names_ours,
+            });
+        }
+    }
+    scripts
+}
+
+fn names_it(path: &Path, program: &str) -> Option<bool> {
+    let ours = HOOKS.map(|(_, ours)| ours);
+    if let Some(name) = path.file_name().and_then(|name| name.to_str())
+        && ours.contains(&name)
+    {
+        return Some(name == program);
+    }
+    let code = code_of(path)?;
+    Some(code.contains(program) || names_through(&code, program, SCRIPTS_BEHIND))
+}
+
+/// The most files of a folder of scripts.
+const MOST_FILES: usize = 64;
+
+/// The greatest number of scripts between that of slurm.conf and gpufrac's program.
+pub(super) const SCRIPTS_BEHIND: usize = 3;
+
+/// Whether a script that this code names, or one in a folder that it names, names the program.
+pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
+    let Some(depth) = depth.checked_sub(1) else {
+        return false;
+    };
+    scripts_named(code).into_iter().any(|script| {
+        let Some(code) = code_of(&script) else {
+            return false;
+        };
+        let name = script.file_name();
+        name.is_some_and(|name| name == program)
+            || code.contains(program)
+            || names_through(&code, program, depth)
+    })
+}
+
+/// The files that this code names, and those in folders that it names. What a user can write, such as a file in /tmp,
+/// is left out.
+pub(super) fn scripts_named(code: &str) -> Vec<PathBuf> {
+    let words = code.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c));
+    let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
+    let scripts = paths.flat_map(|word| {
+        let path = Path::new(word);
+        let files = if path.is_dir() { glob(&path.join("*")) } else { glob(path) };
+        // A folder of all programs is no folder of hooks.
+        if files.len() > MOST_FILES { Vec::new() } else { files }
+    });
+    scripts
+        .filter(|script| trust::resolve(script).is_ok())
+        .collect()
+}
+
+/// The lines of a script that are run; None for what is no script, or cannot be read.
+pub(super) fn code_of(path: &Path) -> Option<String> {
+    let text = text_of(path)?;
+    // Comments are removed, because a program named in a comment is not run.
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    Some(code.collect::<Vec<_>>().join("\n"))
+}
+
+/// The text of a script; None for what is no script, or cannot be read.
+pub(super) fn text_of(path: &Path) -> Option<String> {
+    let file = fs::metadata(path).ok()?;
+    if !file.is_file() || file.len() > MANY_BYTES {
+        return None;
+    }
+    // A program that is not a script could run anything.
+    String::from_utf8(fs::read(path).ok()?).ok()
+}
+
+/// The files that match a path with `*` in its last part, in order.
+pub fn glob(path: &Path) -> Vec<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some((start, end)) = name.split_once('*') else {
+        return vec![path.to_owned()];
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let end = end.rsplit('*').next().unwrap_or_default();
+    let fits = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(start) && name.ends_with(end) && !name.starts_with('.')
+    };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(fits)
+        .collect();
+    found.sort();
+    found
+}
