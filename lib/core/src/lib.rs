@@ -36,7 +36,7 @@ pub mod private_data;
 pub mod rates;
 pub mod request;
 mod rounding;
-mod slurm_conf;
 pub mod slurm_release;
+pub mod slurm_text;
 pub mod submit;
 pub mod submit_plugins;

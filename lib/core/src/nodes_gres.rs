@@ -6,7 +6,7 @@
 
 use crate::count_name::CountName;
 use crate::fraction::Units;
-use crate::slurm_conf::each_line;
+use crate::slurm_text::{each_line, items};
 
 /// The GRES in the text of a slurm.conf and of the files that it includes: each list once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl List {
     /// Reads one list; None if a GPU has no Type.
     fn read(text: &str, name: &CountName) -> Option<Self> {
         let mut list = Self::default();
-        for item in text.trim_matches('"').split(',') {
+        for item in items(text.trim_matches('"')) {
             // The part in brackets names sockets.
             let item = item.split('(').next().unwrap_or_default();
             let mut words = item.split(':');

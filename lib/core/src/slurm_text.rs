@@ -1,16 +1,98 @@
-//! The lines of slurm.conf and of the files that it includes, in the order in which Slurm reads them.
+//! Texts of Slurm: the lines of its configuration files, and lists of GRES.
+
+use std::ops::Range;
 
 /// The greatest depth of Include lines that are followed.
-const MAX_DEPTH: usize = 4;
+pub const DEPTH: usize = 8;
 
-/// Calls `each` with every line that is no Include, without its comment. `include` reads a file by the name in the
-/// text. None if a file cannot be read, or its name is a pattern, or `each` returns None.
+/// A line as Slurm reads it: without comments, joined with the lines that a backslash continues.
+#[derive(Debug)]
+pub struct LogicalLine {
+    /// The number of its first line, from 1.
+    pub number: usize,
+    pub text: String,
+    /// The position in the file of each byte of `text`.
+    at: Vec<usize>,
+    /// The range in the file, with the line ends.
+    pub range: Range<usize>,
+}
+
+/// All lines that are not empty.
+#[must_use]
+pub fn logical_lines(text: &str) -> Vec<LogicalLine> {
+    let mut lines: Vec<LogicalLine> = Vec::new();
+    let (mut goes_on, mut start) = (false, 0);
+    for (index, raw) in text.split_inclusive('\n').enumerate() {
+        let code = without_comment(raw.trim_end_matches(['\n', '\r']));
+        let (code, more) = match code.strip_suffix('\\') {
+            Some(code) => (code, true),
+            None => (code, false),
+        };
+        let at = start..start + code.len();
+        let end = start + raw.len();
+        match lines.last_mut().filter(|_| goes_on) {
+            Some(last) => {
+                last.text.push_str(code);
+                last.at.extend(at);
+                last.range.end = end;
+            }
+            None => lines.push(LogicalLine {
+                number: index + 1,
+                text: code.to_owned(),
+                at: at.collect(),
+                range: start..end,
+            }),
+        }
+        (goes_on, start) = (more, end);
+    }
+    lines.retain(|line| !line.text.trim().is_empty());
+    lines
+}
+
+impl LogicalLine {
+    /// The range in the file of a part of `text`.
+    #[must_use]
+    pub fn in_file(&self, part: Range<usize>) -> Range<usize> {
+        let after = |position: usize| {
+            let before = position.checked_sub(1).and_then(|last| self.at.get(last));
+            before.map_or(self.range.start, |at| at + 1)
+        };
+        if part.is_empty() {
+            after(part.start)..after(part.start)
+        } else {
+            self.at.get(part.start).copied().unwrap_or_default()..after(part.end)
+        }
+    }
+}
+
+fn without_comment(line: &str) -> &str {
+    let mut escaped = false;
+    for (at, character) in line.char_indices() {
+        if character == '#' && !escaped {
+            return line[..at].trim_end();
+        }
+        escaped = character == '\\' && !escaped;
+    }
+    line.trim_end()
+}
+
+/// The name of the file that a line includes; empty where it has none.
+#[must_use]
+pub fn included(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace();
+    let is_include = |word: &&str| word.eq_ignore_ascii_case("include");
+    words.next().filter(is_include)?;
+    Some(words.next().unwrap_or_default())
+}
+
+/// Calls `each` with every line that is no Include, in the order in which Slurm reads them. `include` reads a file by
+/// the name in the text. None if a file cannot be read, or its name is a pattern, or `each` returns None.
 pub(crate) fn each_line(
     text: &str,
     include: &dyn Fn(&str) -> Option<String>,
     each: &mut dyn FnMut(&str) -> Option<()>,
 ) -> Option<()> {
-    walk(text, include, each, MAX_DEPTH)
+    walk(text, include, each, DEPTH)
 }
 
 fn walk(
@@ -19,18 +101,26 @@ fn walk(
     each: &mut dyn FnMut(&str) -> Option<()>,
     depth: usize,
 ) -> Option<()> {
-    // A line that ends with a backslash goes on in the next one.
-    for line in text.replace("\\\n", " ").lines() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        let mut words = line.split_whitespace();
-        let is_include = |word: &str| word.eq_ignore_ascii_case("include");
-        if words.clone().next().is_some_and(is_include) {
+    for line in logical_lines(text) {
+        match included(&line.text) {
             // A name with `%c` or `*` is a pattern, not a file.
-            let file = words.nth(1).filter(|file| !file.contains(['%', '*']))?;
-            walk(&include(file)?, include, each, depth.checked_sub(1)?)?;
-        } else {
-            each(line)?;
+            Some(file) if file.contains(['%', '*']) => return None,
+            Some(file) => walk(&include(file)?, include, each, depth.checked_sub(1)?)?,
+            None => each(line.text.trim())?,
         }
     }
     Some(())
+}
+
+/// The items of a list of GRES; commas in brackets divide none: `gpu:2(IDX:0,3),lustre:1`.
+pub fn items(list: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_u32;
+    list.split(move |letter| {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
 }

@@ -1,7 +1,7 @@
 //! `JobSubmitPlugins` in the text of slurm.conf. Without job_submit/gpufrac Slurm accepts `gpufrac:25` as a count
 //! without a GPU, and nothing else tells such a job from one that needs none.
 
-use crate::slurm_conf::each_line;
+use crate::slurm_text::each_line;
 
 /// Whether slurm.conf names gpufrac in `JobSubmitPlugins`. `include` reads a file by the name in the text. None if the
 /// text does not tell: a file cannot be read, or its name is a pattern.

@@ -6,11 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use gpufrac_core::hostlist::Hostlist;
-
-use crate::site::Site;
-
-/// The greatest depth of include lines.
-const DEPTH: usize = 8;
+use gpufrac_core::slurm_text::{DEPTH, included, logical_lines};
 
 /// The place of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,89 +115,8 @@ fn is_list(key: &str) -> bool {
     .any(|known| known.eq_ignore_ascii_case(key))
 }
 
-/// A line of plugstack.conf.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PluginLine {
-    /// The place of the line.
-    pub place: Place,
-    /// Whether it is `required`.
-    pub required: bool,
-    /// The plugin, by name or path.
-    pub plugin: String,
-    /// The gpufrac.toml that the line names for gpufrac's plugin.
-    pub config: Option<PathBuf>,
-    /// The first argument that is not `config=PATH`.
-    pub unknown: Option<String>,
-}
-
-/// The configuration files of a Slurm.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Files {
-    pub slurm: ConfFile,
-    /// The nodes and partitions of slurm.conf.
-    pub site: Site,
-    pub gres: ConfFile,
-    pub cgroup: ConfFile,
-    /// plugstack.conf.
-    pub plugstack: PathBuf,
-    /// The lines of plugstack.conf; None if the file does not exist.
-    pub plugins: Option<Vec<PluginLine>>,
-    /// The file that gives jobs their own user namespaces.
-    pub user_namespaces: Option<Place>,
-}
-
 /// Reads one file as text.
 pub type Read<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
-/// Lists the files that match a pattern.
-pub type Glob<'a> = &'a dyn Fn(&Path) -> Vec<PathBuf>;
-
-impl Files {
-    /// Reads slurm.conf and the files beside it.
-    ///
-    /// # Errors
-    /// slurm.conf cannot be read. Other files that cannot be read count as absent.
-    pub fn read(slurm_conf: &Path, read: Read<'_>, glob: Glob<'_>) -> io::Result<Files> {
-        let folder = slurm_conf.parent().unwrap_or(Path::new("/"));
-        let slurm = read_conf(slurm_conf, read)?;
-        let beside = |name: &str| {
-            let path = folder.join(name);
-            read_conf(&path, read).unwrap_or(ConfFile {
-                path,
-                ..ConfFile::default()
-            })
-        };
-        let plugstack = match slurm.last("PlugStackConfig") {
-            Some((_, path)) => PathBuf::from(path),
-            None => folder.join("plugstack.conf"),
-        };
-        let mut lines = Vec::new();
-        let known = read_plugstack(&plugstack, read, glob, 0, &mut lines).is_ok();
-        Ok(Files {
-            gres: beside("gres.conf"),
-            cgroup: beside("cgroup.conf"),
-            site: Site::of(&slurm),
-            slurm,
-            plugstack,
-            plugins: known.then_some(lines),
-            // The name before 26.05, and the name since.
-            user_namespaces: ["job_container.conf", "namespace.yaml"]
-                .into_iter()
-                .find_map(|name| user_namespaces(&folder.join(name), read)),
-        })
-    }
-}
-
-fn user_namespaces(path: &Path, read: Read<'_>) -> Option<Place> {
-    let text = read(path).ok()?;
-    let mut lines = text.lines().zip(1..);
-    lines.find_map(|(text, line)| {
-        let (setting, _) = text.split_once('#').unwrap_or((text, ""));
-        setting.contains("CLONE_NEWUSER").then(|| Place {
-            file: path.to_owned(),
-            line,
-        })
-    })
-}
 
 /// Reads a file of `Key=Value` lines with its includes.
 ///
@@ -213,112 +128,66 @@ pub fn read_conf(path: &Path, read: Read<'_>) -> io::Result<ConfFile> {
         exists: true,
         lines: Vec::new(),
     };
-    // Slurm takes every included file from the folder of slurm.conf (`get_extra_conf_path`).
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    add(path, folder, read, 0, &mut file.lines)?;
+    each_line(path, read, &mut |place, pairs, _| {
+        if !pairs.is_empty() {
+            file.lines.push(Line::new(place, pairs));
+        }
+    })?;
     Ok(file)
 }
 
-fn add(
-    path: &Path,
-    folder: &Path,
-    read: Read<'_>,
-    depth: usize,
-    lines: &mut Vec<Line>,
-) -> io::Result<()> {
-    let text = read(path)?;
-    for (line, text) in logical_lines(&text) {
-        let cluster = lines.iter().rev().find_map(|line| line.get("ClusterName"));
-        if let Some(name) = included(&text, cluster) {
-            if depth < DEPTH {
-                // Without the included file slurmctld does not start, and reports it itself.
-                let _ = add(&folder.join(name), folder, read, depth + 1, lines);
-            }
-            continue;
-        }
-        let pairs = pairs(&text);
-        if !pairs.is_empty() {
-            let place = Place {
-                file: path.to_owned(),
-                line,
-            };
-            lines.push(Line::new(place, pairs));
-        }
-    }
-    Ok(())
-}
+/// Takes the place of a line, its pairs, and its text as written.
+type Each<'a> = &'a mut dyn FnMut(Place, Vec<(String, String)>, &str);
 
-/// The file that a line includes.
-fn included(line: &str, cluster: Option<&str>) -> Option<String> {
-    let mut words = line.split_whitespace();
-    words
-        .next()
-        .filter(|word| word.eq_ignore_ascii_case("include"))?;
-    let name = words.next().unwrap_or_default();
-    Some(match cluster {
-        Some(cluster) => name.replace("%c", &cluster.to_ascii_lowercase()),
-        None => name.to_owned(),
-    })
-}
-
-/// The text of a file as written, with the texts of the files that it includes in place of the lines that include them.
-///
-/// # Errors
-/// The file cannot be read. A line that includes a file which cannot be read stays.
-pub fn with_includes(path: &Path, read: Read<'_>) -> io::Result<String> {
+/// Calls `each` for the lines of a file and of those that it includes. A line that includes a file which cannot be read
+/// is a line like others: slurmctld does not start then, and reports it itself.
+pub(crate) fn each_line(path: &Path, read: Read<'_>, each: Each<'_>) -> io::Result<()> {
+    // Slurm takes every included file from the folder of slurm.conf (`get_extra_conf_path`).
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut whole = Whole {
-        text: String::new(),
+    let mut walk = Walk {
+        folder,
+        read,
+        each,
         cluster: None,
     };
-    whole.add(path, folder, read, 0)?;
-    Ok(whole.text)
+    walk.file(path, 0)
 }
 
-struct Whole {
-    text: String,
+struct Walk<'a> {
+    folder: &'a Path,
+    read: Read<'a>,
+    each: Each<'a>,
+    /// The last `ClusterName`.
     cluster: Option<String>,
 }
 
-impl Whole {
-    fn add(&mut self, path: &Path, folder: &Path, read: Read<'_>, depth: usize) -> io::Result<()> {
-        let text = read(path)?;
-        for line in crate::edit::logical_lines(&text) {
-            if let Some(name) = included(&line.text, self.cluster.as_deref())
-                && depth < DEPTH
-                && self
-                    .add(&folder.join(name), folder, read, depth + 1)
-                    .is_ok()
-            {
-                continue;
+impl Walk<'_> {
+    fn file(&mut self, path: &Path, depth: usize) -> io::Result<()> {
+        let text = (self.read)(path)?;
+        for line in logical_lines(&text) {
+            if let Some(name) = included(&line.text).filter(|_| depth < DEPTH) {
+                let name = match &self.cluster {
+                    Some(cluster) => name.replace("%c", &cluster.to_ascii_lowercase()),
+                    None => name.to_owned(),
+                };
+                if self.file(&self.folder.join(name), depth + 1).is_ok() {
+                    continue;
+                }
             }
-            let mut pairs = pairs(&line.text).into_iter();
-            if let Some((_, name)) = pairs.find(|(key, _)| key.eq_ignore_ascii_case("ClusterName"))
+            let place = Place {
+                file: path.to_owned(),
+                line: line.number,
+            };
+            let pairs = pairs(&line.text);
+            let mut names = pairs.iter().rev();
+            if let Some((_, name)) = names.find(|(key, _)| key.eq_ignore_ascii_case("ClusterName"))
             {
-                self.cluster = Some(name);
+                self.cluster = Some(name.clone());
             }
-            crate::edit::append(&mut self.text, text[line.range].trim_end_matches('\n'));
+            (self.each)(place, pairs, &text[line.range]);
         }
         Ok(())
     }
-}
-
-/// Lines without comments; a line that ends with a backslash is joined with the next. Each has the number of its
-/// first line.
-fn logical_lines(text: &str) -> Vec<(usize, String)> {
-    let lines = crate::edit::logical_lines(text).into_iter();
-    lines.map(|line| (line.number, line.text)).collect()
-}
-
-pub(crate) fn without_comment(line: &str) -> &str {
-    let mut escaped = false;
-    for (at, character) in line.char_indices() {
-        if character == '#' && !escaped {
-            return line[..at].trim_end();
-        }
-        escaped = character == '\\' && !escaped;
-    }
-    line.trim_end()
 }
 
 /// `Key=Value` pairs; a value in quotes may have blanks.
@@ -349,44 +218,4 @@ pub(crate) fn spans(text: &str) -> Vec<(Range<usize>, Range<usize>)> {
         at = (start + length + usize::from(quoted)).min(text.len());
     }
     spans
-}
-
-fn read_plugstack(
-    path: &Path,
-    read: Read<'_>,
-    glob: Glob<'_>,
-    depth: usize,
-    lines: &mut Vec<PluginLine>,
-) -> io::Result<()> {
-    let text = read(path)?;
-    for (line, text) in logical_lines(&text) {
-        let mut words = text.split_whitespace();
-        match (words.next(), words.next()) {
-            (Some("include"), Some(pattern)) if depth < DEPTH => {
-                let folder = path.parent().unwrap_or(Path::new("/"));
-                for file in glob(&folder.join(pattern)) {
-                    // SPANK continues without an included file that it cannot read.
-                    let _ = read_plugstack(&file, read, glob, depth + 1, lines);
-                }
-            }
-            (Some(kind), Some(plugin)) => {
-                let arguments: Vec<&str> = words.collect();
-                let config = |word: &&str| Some(word.strip_prefix("config=")?.into());
-                let is_unknown = |word: &&&str| !word.starts_with("config=/");
-                let unknown = arguments.iter().find(is_unknown);
-                lines.push(PluginLine {
-                    place: Place {
-                        file: path.to_owned(),
-                        line,
-                    },
-                    required: kind == "required",
-                    plugin: plugin.to_owned(),
-                    config: arguments.iter().find_map(config),
-                    unknown: unknown.map(|word| (*word).to_owned()),
-                });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

@@ -1,66 +1,11 @@
 //! Changes single values in the text of a file. Comments, blanks and the order of everything else stay the same.
 
-use std::ops::Range;
+use std::io;
+use std::path::Path;
 
-use crate::conf::{spans, without_comment};
+use gpufrac_core::slurm_text::{LogicalLine, logical_lines};
 
-/// A line as Slurm reads it: without comments, joined with the lines that a backslash continues.
-#[derive(Debug)]
-pub(crate) struct LogicalLine {
-    /// The number of its first line, from 1.
-    pub number: usize,
-    pub text: String,
-    /// The position in the file of each byte of `text`.
-    at: Vec<usize>,
-    /// The range in the file, with the line ends.
-    pub range: Range<usize>,
-}
-
-/// All lines that are not empty.
-pub(crate) fn logical_lines(text: &str) -> Vec<LogicalLine> {
-    let mut lines: Vec<LogicalLine> = Vec::new();
-    let (mut goes_on, mut start) = (false, 0);
-    for (index, raw) in text.split_inclusive('\n').enumerate() {
-        let code = without_comment(raw.trim_end_matches(['\n', '\r']));
-        let (code, more) = match code.strip_suffix('\\') {
-            Some(code) => (code, true),
-            None => (code, false),
-        };
-        let at = start..start + code.len();
-        let end = start + raw.len();
-        match lines.last_mut().filter(|_| goes_on) {
-            Some(last) => {
-                last.text.push_str(code);
-                last.at.extend(at);
-                last.range.end = end;
-            }
-            None => lines.push(LogicalLine {
-                number: index + 1,
-                text: code.to_owned(),
-                at: at.collect(),
-                range: start..end,
-            }),
-        }
-        (goes_on, start) = (more, end);
-    }
-    lines.retain(|line| !line.text.trim().is_empty());
-    lines
-}
-
-impl LogicalLine {
-    /// The range in the file of a part of `text`.
-    fn in_file(&self, part: Range<usize>) -> Range<usize> {
-        let after = |position: usize| {
-            let before = position.checked_sub(1).and_then(|last| self.at.get(last));
-            before.map_or(self.range.start, |at| at + 1)
-        };
-        if part.is_empty() {
-            after(part.start)..after(part.start)
-        } else {
-            self.at.get(part.start).copied().unwrap_or_default()..after(part.end)
-        }
-    }
-}
+use crate::conf::{Read, each_line, spans};
 
 /// The line with this number, counted as in [`crate::Place`].
 fn line(text: &str, number: usize) -> Option<LogicalLine> {
@@ -97,6 +42,18 @@ pub fn raw(text: &str, number: usize) -> String {
         raw.push('\n');
     }
     raw
+}
+
+/// The text of a file as written, with the texts of the files that it includes in place of the lines that include them.
+///
+/// # Errors
+/// The file cannot be read. A line that includes a file which cannot be read stays.
+pub fn with_includes(path: &Path, read: Read<'_>) -> io::Result<String> {
+    let mut whole = String::new();
+    each_line(path, read, &mut |_, _, line| {
+        append(&mut whole, line.trim_end_matches('\n'));
+    })?;
+    Ok(whole)
 }
 
 /// Adds a line at the end.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_core::slurm_text::items;
+
 /// Counts by name and Type; the name in small letters, the Type empty where there is none.
 pub type Counts = BTreeMap<(String, String), u64>;
 
@@ -22,17 +24,11 @@ pub fn number(text: &str) -> Option<u64> {
 #[must_use]
 pub fn counts(text: &str) -> Counts {
     let mut counts = Counts::new();
-    let mut depth = 0;
-    let mut plain = String::new();
-    for character in text.chars() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ if depth == 0 => plain.push(character),
-            _ => {}
-        }
-    }
-    for item in plain.split(',').filter(|item| !item.is_empty()) {
+    for item in items(text).filter(|item| !item.is_empty()) {
+        // The part in brackets names sockets or devices.
+        let (item, rest) = item.split_once('(').unwrap_or((item, ""));
+        let rest = rest.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let item = [item, rest].concat();
         let mut parts: Vec<&str> = item
             .split(':')
             .filter(|part| *part != "no_consume")

@@ -4,11 +4,13 @@
 
 mod conf;
 pub mod edit;
+mod files;
 mod gres;
 mod running;
 mod site;
 
-pub use conf::{ConfFile, Files, Glob, Line, Place, PluginLine, Read, read_conf, with_includes};
+pub use conf::{ConfFile, Line, Place, Read, read_conf};
+pub use files::{Files, Glob, PluginLine};
 pub use gres::{Counts, counts, number};
 pub use running::{Record, Running, reservations};
 pub use site::{Entry, Node, Partition, Site};

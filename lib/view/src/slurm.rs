@@ -5,6 +5,7 @@ use gpufrac_core::count_name::CountName;
 use gpufrac_core::fraction::Units;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::JobId;
+use gpufrac_core::slurm_text::items;
 
 use crate::cluster::{Counted, GpuState, NodeState, OwnJob, Source, Waiting};
 use crate::{Gpu, Seen, of_pool};
@@ -212,24 +213,9 @@ fn used(list: &str) -> Vec<Used<'_>> {
     items.collect()
 }
 
-/// The items of a list of GRES; commas in brackets divide none.
-fn items(list: &str) -> Vec<&str> {
-    let mut depth = 0_u32;
-    let is_end = |letter: char| {
-        match letter {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        letter == ',' && depth == 0
-    };
-    list.split(is_end).collect()
-}
-
 /// The devices in the items with a prefix: those that are given whole for `gpu:half:2(IDX:0,3-4)` and `gpu:`.
 fn indexes(list: &str, prefix: &str) -> Vec<u32> {
-    let items = items(list).into_iter();
-    let lists = items.filter_map(|item| {
+    let lists = items(list).filter_map(|item| {
         let (_, indexes) = item.strip_prefix(prefix)?.split_once("IDX:")?;
         indexes.split(')').next()
     });
@@ -244,7 +230,7 @@ fn indexes(list: &str, prefix: &str) -> Vec<u32> {
 
 /// The count after a name in a list of GRES: 800 of `shard:half:800(S:0-1)` for `shard:half`.
 fn count(list: &str, name: &str) -> u32 {
-    let counts = items(list).into_iter().filter_map(|item| {
+    let counts = items(list).filter_map(|item| {
         let rest = item.strip_prefix(name)?.strip_prefix(':')?;
         let digits = rest.split(|letter: char| !letter.is_ascii_digit());
         digits.into_iter().next()?.parse::<u32>().ok()
@@ -254,7 +240,7 @@ fn count(list: &str, name: &str) -> u32 {
 
 /// The Types of GPUs with shares in a list of GRES, in its order.
 fn types(list: &str) -> Vec<&str> {
-    let names = items(list).into_iter();
+    let names = items(list);
     let names = names.filter_map(|item| item.strip_prefix("shard:")?.split(':').next());
     names.collect()
 }

@@ -1,6 +1,7 @@
 //! Values as Slurm writes them.
 
 use gpufrac_core::mig_type::{GpuPart, MigType};
+use gpufrac_core::slurm_text::items;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -112,7 +113,7 @@ impl<'a> Devices<'a> {
     pub fn of(text: &'a str) -> Result<Devices<'a>, ()> {
         let mut devices = Devices::default();
         let mut sums = [[0_u32; 2]; NAMES.len()];
-        for item in split_items(text).filter_map(Item::of) {
+        for item in items(text).filter_map(Item::of) {
             let count = item.count.parse().map_err(drop)?;
             let sum = &mut sums[item.name][usize::from(item.is_sum)];
             *sum = sum.checked_add(count).ok_or(())?;
@@ -187,19 +188,6 @@ impl<'a> Item<'a> {
             is_sum: type_name.is_empty() && text.contains('='),
         })
     }
-}
-
-/// Splits at commas outside of parentheses: `gpu:2(IDX:0,3),lustre:1`.
-fn split_items(text: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0_i32;
-    text.split(move |letter| {
-        match letter {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ => {}
-        }
-        letter == ',' && depth <= 0
-    })
 }
 
 /// The value of `name=` in a list of TRES.

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
-use gpufrac_slurm_conf::{Line, Read, edit, read_conf, with_includes};
+use gpufrac_slurm_conf::{Line, Read, edit, read_conf};
 use nix::unistd::{Gid, Uid, User, chown};
 use tempfile::TempDir;
 
@@ -158,13 +158,13 @@ impl Copy {
         }
         let (user, group) = self.user;
         chown(&self.path("state"), Some(user), Some(group))?;
-        let slurm = with_includes(&self.slurm_conf, read)?;
+        let slurm = edit::with_includes(&self.slurm_conf, read)?;
         self.put(
             "slurm.conf",
             &alone(&slurm, self.folder.path(), (&self.host, user)),
         )?;
         for name in ["gres.conf", "cgroup.conf"] {
-            match with_includes(&self.slurm_conf.with_file_name(name), read) {
+            match edit::with_includes(&self.slurm_conf.with_file_name(name), read) {
                 Ok(text) => self.put(name, &self.with_own_devices(&text))?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
