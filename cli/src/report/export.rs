@@ -10,6 +10,7 @@ use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::jobstats::{self, Host, Owner};
 use gpufrac_report::ledger::Held;
 use gpufrac_report::period::{Period, in_utc};
+use gpufrac_slurm_conf::value;
 use gpufrac_slurm_settings::ask_slurm;
 
 use super::accounting::{LONGEST_SILENCE, rows};
@@ -158,10 +159,11 @@ fn add(row: &str, jobs: &mut BTreeMap<u32, Job>) {
     else {
         return;
     };
+    let size = |text: &str| value::bytes(text).map(|bytes| bytes as u64);
     if let Some((job, _)) = raw.split_once('.') {
         // Steps follow their job.
         let job = job.parse().ok().and_then(|job| jobs.get_mut(&job));
-        if let (Some(job), Some(peak)) = (job, bytes(peak)) {
+        if let (Some(job), Some(peak)) = (job, size(peak)) {
             job.peak = job.peak.max(Some(peak));
         }
         return;
@@ -170,7 +172,6 @@ fn add(row: &str, jobs: &mut BTreeMap<u32, Job>) {
         return;
     };
     let number = |text: &str| text.parse().unwrap_or(0);
-    let memory = tres.split(',').find_map(|item| item.strip_prefix("mem="));
     let job = Job {
         id: if id.contains('_') { id.to_owned() } else { raw.to_string() },
         has_ended: !["RUNNING", "SUSPENDED", "PENDING", "COMPLETING", "REQUEUED"]
@@ -179,8 +180,8 @@ fn add(row: &str, jobs: &mut BTreeMap<u32, Job>) {
         nodes: number(nodes),
         elapsed: number(elapsed),
         cpus: number(cpus),
-        cpu_seconds: seconds(cpu).unwrap_or(0.0),
-        memory: memory.and_then(bytes).unwrap_or(0),
+        cpu_seconds: value::span(cpu).unwrap_or_default().as_secs_f64(),
+        memory: value::tres(tres, "mem").and_then(size).unwrap_or(0),
         peak: None,
         start: number(start),
         comment: comment.to_owned(),
@@ -228,35 +229,6 @@ fn said(sacctmgr: &mut Command, id: &str, limit: Duration) -> Result<Result<(), 
     }
 }
 
-/// `1-02:03:04`, `02:03:04` or `03:04.567`.
-fn seconds(text: &str) -> Option<f64> {
-    let (days, rest) = match text.split_once('-') {
-        Some((days, rest)) => (days.parse::<f64>().ok()?, rest),
-        None => (0.0, text),
-    };
-    let parts: Vec<&str> = rest.split(':').collect();
-    if parts.len() < 2 || parts.len() > 3 {
-        return None;
-    }
-    let mut seconds = 0.0;
-    for part in parts {
-        seconds = seconds * 60.0 + part.parse::<f64>().ok()?;
-    }
-    Some(days * 86_400.0 + seconds)
-}
-
-/// `4G`, `1024K`, `12.5M`.
-fn bytes(text: &str) -> Option<u64> {
-    let last = text.chars().last()?;
-    let shift = "KMGTP".find(last).map(|place| 10 * (place + 1));
-    let number = match shift {
-        Some(_) => text.strip_suffix(last)?,
-        None => text,
-    };
-    let number: f64 = number.parse().ok()?;
-    Some((number * (1_u64 << shift.unwrap_or(0)) as f64) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,27 +255,5 @@ mod tests {
             error.to_string(),
             "writing the summary of job 7 failed: sacctmgr did not answer within 0 s; repeat the command when slurmdbd answers"
         );
-    }
-
-    #[test]
-    fn times_and_sizes_of_sacct_are_read() {
-        for (text, expected) in [
-            ("00:00:00", Some(0.0)),
-            ("01:30.500", Some(90.5)),
-            ("02:03:04", Some(7384.0)),
-            ("1-00:00:01", Some(86_401.0)),
-            ("", None),
-        ] {
-            assert_eq!(seconds(text), expected, "{text}");
-        }
-        for (text, expected) in [
-            ("4G", Some(4 << 30)),
-            ("512", Some(512)),
-            ("1.50M", Some(3 << 19)),
-            ("4832K", Some(4832 << 10)),
-            ("", None),
-        ] {
-            assert_eq!(bytes(text), expected, "{text}");
-        }
     }
 }

@@ -1,20 +1,12 @@
-//! Job summaries in the form of [jobstats](https://github.com/PrincetonUniversity/jobstats), which jobstats itself,
-//! reportseff and job_defense_shield read from `AdminComment`: `JS1:`, then JSON, compressed by gzip, in base64.
+//! Summaries of jobs for `AdminComment`, in the form of jobstats.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use flate2::Compression;
-use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
+use gpufrac_slurm_conf::jobstats::{HEAD, pack, unpack};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Held;
 
-/// How a summary begins.
-const HEAD: &str = "JS1:";
 /// How a part of an `AdminComment` begins that gpufrac wrote.
 const OURS: &str = "gpufrac: ";
 /// The text between such parts.
@@ -22,8 +14,6 @@ const PARTS: &str = " | ";
 /// The version of summaries that gpufrac writes. jobstats' own have no such key, and its readers ignore it.
 const VERSION: u32 = 1;
 const MIB: u64 = 1 << 20;
-/// No summary is larger when it is decompressed.
-const MOST_BYTES: u64 = 1 << 22;
 
 /// A run of a job in accounting.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,8 +58,8 @@ impl Owner {
         if comment.is_empty() {
             return Owner::Nobody;
         }
-        if let Some(packed) = comment.strip_prefix(HEAD) {
-            return match unpack(packed) {
+        if comment.starts_with(HEAD) {
+            return match unpack::<Summary>(comment) {
                 Some(summary) if summary.gpufrac.is_some() => Owner::Gpufrac,
                 _ => Owner::Jobstats,
             };
@@ -159,22 +149,6 @@ fn utilization(held: &Held) -> Option<f64> {
     Some((1000.0 * share.clamp(0.0, 1.0)).round() / 10.0)
 }
 
-fn pack(summary: &Summary) -> Option<String> {
-    let json = serde_json::to_vec(summary).ok()?;
-    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-    packed.write_all(&json).ok()?;
-    let packed = packed.finish().ok()?;
-    Some(format!("{HEAD}{}", BASE64_STANDARD.encode(packed)))
-}
-
-fn unpack(packed: &str) -> Option<Summary> {
-    let packed = BASE64_STANDARD.decode(packed).ok()?;
-    let mut json = Vec::new();
-    let reader = GzDecoder::new(packed.as_slice());
-    reader.take(MOST_BYTES).read_to_end(&mut json).ok()?;
-    serde_json::from_slice(&json).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,7 +185,7 @@ mod tests {
     fn a_summary_says_how_each_slice_was_used() {
         let slices = [held(3, Some(0.256)), held(4, Some(1.0))];
         let text = summary(&RUN, &slices).unwrap();
-        let json = unpack(text.strip_prefix("JS1:").unwrap()).unwrap();
+        let json: Summary = unpack(&text).unwrap();
         assert_eq!((json.gpus, json.total_time), (2, 100));
         let node = &json.nodes["n1"];
         assert_eq!(node.gpu_utilization["3"], 25.6);
@@ -228,7 +202,7 @@ mod tests {
             ..RUN
         };
         let text = summary(&run, &slices).unwrap();
-        let json = unpack(text.strip_prefix("JS1:").unwrap()).unwrap();
+        let json: Summary = unpack(&text).unwrap();
         assert_eq!(json.nodes["n1"].total_time, Some(200.5));
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use gpufrac_core::count_name::CountName;
+use gpufrac_slurm_conf::value;
 use gpufrac_usage::{Ended, UsageRecord};
 
 /// The field of newer series that says how often a job had been requeued before.
@@ -163,15 +164,9 @@ fn number<T: std::str::FromStr>(name: &'static str, value: &str) -> Result<T, Ro
     })
 }
 
-/// `2026-11-23T08:00:00`, in UTC: seconds since 1970. None for `Unknown` and `None`.
+/// None for `Unknown` and `None`.
 fn time(name: &'static str, value: &str) -> Result<Option<u64>, RowError> {
-    if matches!(value, "Unknown" | "None" | "") {
-        return Ok(None);
-    }
-    let civil = value.parse::<jiff::civil::DateTime>().ok();
-    let zoned = civil.and_then(|civil| civil.to_zoned(jiff::tz::TimeZone::UTC).ok());
-    let second = zoned.and_then(|zoned| u64::try_from(zoned.timestamp().as_second()).ok());
-    second.map(Some).ok_or_else(|| RowError::Value {
+    value::time(value).map_err(|_| RowError::Value {
         name,
         value: value.to_owned(),
         expected: "time",
@@ -190,9 +185,7 @@ fn ended(state: &str) -> Option<Ended> {
 
 /// `gres/gpufrac` of `billing=25,cpu=1,gres/gpufrac=25`.
 fn units(tres: &str, count_name: &CountName) -> Result<u64, RowError> {
-    let head = format!("gres/{count_name}=");
-    let mut items = tres.split(',');
-    let own = items.find_map(|item| item.strip_prefix(&head));
+    let own = value::tres(tres, &format!("gres/{count_name}"));
     own.map_or(Ok(0), |count| number("AllocTRES", count))
 }
 

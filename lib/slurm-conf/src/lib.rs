@@ -6,8 +6,10 @@ mod conf;
 pub mod edit;
 mod files;
 mod gres;
+pub mod jobstats;
 mod running;
 mod site;
+pub mod value;
 
 pub use conf::{ConfFile, Line, Place, Read, read_conf};
 pub use files::{Files, Glob, PluginLine};

@@ -1,17 +1,11 @@
-//! The summaries that jobstats writes into AdminComment: `JS1:` and base64 of gzip of JSON.
+//! The summaries that jobstats writes into AdminComment.
 
 use std::collections::HashMap;
-use std::io::Read;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use flate2::read::GzDecoder;
+use gpufrac_slurm_conf::jobstats::unpack;
 use serde::Deserialize;
 
 use crate::job::Need;
-
-/// The longest text that is unpacked: bytes.
-const LONGEST: u64 = 1 << 20;
 
 #[derive(Deserialize)]
 struct Summary {
@@ -35,13 +29,7 @@ pub fn need(comment: &str) -> Need {
 }
 
 fn parse(comment: &str) -> Option<Need> {
-    let packed = STANDARD.decode(comment.strip_prefix("JS1:")?).ok()?;
-    let mut text = String::new();
-    GzDecoder::new(packed.as_slice())
-        .take(LONGEST)
-        .read_to_string(&mut text)
-        .ok()?;
-    let summary: Summary = serde_json::from_str(&text).ok()?;
+    let summary: Summary = unpack(comment)?;
     let nodes = summary.nodes.values();
     let memory = nodes.clone().flat_map(|node| node.gpu_used_memory.values());
     let memory = memory.copied().reduce(f64::max);
@@ -58,12 +46,10 @@ fn parse(comment: &str) -> Option<Need> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use gpufrac_slurm_conf::jobstats::pack;
 
     fn packed(json: &str) -> String {
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-        gzip.write_all(json.as_bytes()).unwrap();
-        format!("JS1:{}", STANDARD.encode(gzip.finish().unwrap()))
+        pack(&serde_json::from_str::<serde_json::Value>(json).unwrap()).unwrap()
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
     let text = |name| row.text(&[name]);
     let time = |name| -> Result<Option<u64>, String> {
         let text = text(name)?;
-        value::time(text).map_err(|()| wrong(name, text))
+        value::time(text).map_err(|_| wrong(name, text))
     };
     let devices = devices(row)?;
     let start = time("Start")?;
@@ -157,7 +157,7 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
     let eligible = time("Eligible")?.unwrap_or(submit);
     let submit = submit.max(eligible).max(known_end).min(start);
     let limit = row.text(&["TimelimitRaw", "Timelimit"])?;
-    let limit = value::limit(limit).map_err(|()| wrong("Timelimit", limit))?;
+    let limit = value::limit(limit).map_err(|_| wrong("Timelimit", limit))?;
     let tres = text("AllocTRES")?;
     let count = |name| value::tres(tres, name)?.parse::<u32>().ok();
     let nodes = row.number(&["NNodes", "AllocNodes", "ReqNodes"])?;
@@ -227,7 +227,7 @@ fn length(elapsed: &str, start: u64, end: Option<u64>) -> Result<u64, String> {
     }
     let seconds = elapsed.parse().ok().filter(|ran| *ran <= value::LONGEST);
     seconds
-        .or_else(|| value::span(elapsed))
+        .or_else(|| Some(value::span(elapsed)?.as_secs()))
         .ok_or_else(|| wrong("Elapsed", elapsed))
 }
 

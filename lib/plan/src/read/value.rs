@@ -2,11 +2,9 @@
 
 use gpufrac_core::mig_type::{GpuPart, MigType};
 use gpufrac_core::slurm_text::items;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
-
-/// No time and no span of a history is longer: seconds. Sums of such numbers do not overflow.
-pub const LONGEST: u64 = 1 << 40;
+use gpufrac_slurm_conf::value::bytes;
+pub(super) use gpufrac_slurm_conf::value::span;
+pub use gpufrac_slurm_conf::value::{LONGEST, limit, time, tres};
 
 /// No job has more GPUs, and no node more shards.
 pub const MOST_GPUS: u32 = 1 << 20;
@@ -16,79 +14,11 @@ pub fn seconds(number: f64) -> u64 {
     (number.max(0.0) as u64).min(LONGEST)
 }
 
-/// Seconds since 1970 of `2026-11-23T08:00:00`, or of a number of seconds (`SLURM_TIME_FORMAT=%s`). A time without a
-/// zone counts as UTC: a plan needs differences alone. None for `Unknown`, `None` and the empty text; Err for any other
-/// text.
-pub fn time(text: &str) -> Result<Option<u64>, ()> {
-    if matches!(text, "" | "Unknown" | "None" | "N/A") {
-        return Ok(None);
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return match text.parse() {
-            Ok(seconds) if seconds <= LONGEST => Ok(Some(seconds)),
-            _ => Err(()),
-        };
-    }
-    let time: DateTime = text.get(..19).ok_or(())?.parse().map_err(drop)?;
-    let since_1970 = TimeZone::UTC.to_timestamp(time).map_err(drop)?;
-    u64::try_from(since_1970.as_second())
-        .map(Some)
-        .map_err(drop)
-}
-
-/// Seconds of `1-02:03:04`, `1-02`, `02:03:04`, `03:04` or `03:04.567`.
-pub fn span(text: &str) -> Option<u64> {
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
-        None => (None, text),
-    };
-    let parts = clock.split('.').next()?.split(':').map(str::parse);
-    let parts: Vec<u64> = parts.collect::<Result<_, _>>().ok()?;
-    // Behind days come hours. A span of one part would be minutes or seconds.
-    let [hours, minutes, seconds] = match (days, parts.as_slice()) {
-        (Some(_), [hours]) => [*hours, 0, 0],
-        (Some(_), [hours, minutes]) => [*hours, *minutes, 0],
-        (None, [minutes, seconds]) => [0, *minutes, *seconds],
-        (_, [hours, minutes, seconds]) => [*hours, *minutes, *seconds],
-        _ => return None,
-    };
-    let hours = days.unwrap_or(0).checked_mul(24)?.checked_add(hours)?;
-    let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
-    let span = minutes.checked_mul(60)?.checked_add(seconds)?;
-    (span <= LONGEST).then_some(span)
-}
-
-/// Minutes or a span: `1440`, `1-00:00:00`; None for `UNLIMITED`, `Partition_Limit` and the empty text.
-pub fn limit(text: &str) -> Result<Option<u64>, ()> {
-    let open = ["", "UNLIMITED", "Partition_Limit", "INVALID", "INFINITE"];
-    if open.iter().any(|word| text.eq_ignore_ascii_case(word)) {
-        return Ok(None);
-    }
-    match text.parse::<u64>() {
-        // Slurm's INFINITE and NO_VAL.
-        Ok(minutes) if minutes >= 0xffff_fffe => Ok(None),
-        Ok(minutes) if minutes <= LONGEST / 60 => Ok(Some(minutes * 60)),
-        Ok(_) => Err(()),
-        Err(_) => span(text).map(Some).ok_or(()),
-    }
-}
-
 /// Bytes.
 pub const MIB: f64 = 1024.0 * 1024.0;
 
-/// MiB of `1234M`, `3.5G`, `1024K`, or of bytes.
 pub fn mib(text: &str) -> Option<f64> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let number: f64 = digits.parse().ok()?;
-    let scale = match text[digits.len()..].chars().next() {
-        None => 1.0 / MIB,
-        Some('K') => 1.0 / 1024.0,
-        Some('M') => 1.0,
-        Some('G') => 1024.0,
-        Some('T') => 1024.0 * 1024.0,
-        Some(_) => return None,
-    };
-    (number.is_finite() && number >= 0.0).then_some(number * scale)
+    Some(bytes(text)? / MIB)
 }
 
 /// The GPUs, and the parts of GPUs, in a list of GRES or TRES of any version: `cpu=8,gres/gpu:a100=2,gres/gpu=2`,
@@ -190,45 +120,9 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The value of `name=` in a list of TRES.
-pub fn tres<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let mut items = text.split(',');
-    items.find_map(|item| item.strip_prefix(name)?.strip_prefix('='))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_read_in_each_form() {
-        assert_eq!(time("2026-11-23T08:00:00"), Ok(Some(1_795_420_800)));
-        assert_eq!(time("2026-11-23 08:00:00"), Ok(Some(1_795_420_800)));
-        assert_eq!(time("1795420800"), Ok(Some(1_795_420_800)));
-        assert_eq!(time("Unknown"), Ok(None));
-        for text in [
-            "yesterday",
-            "2026-13-01T00:00:00",
-            "2026-1-1T00:00",
-            "2026-11-23T25:00:00",
-        ] {
-            assert_eq!(time(text), Err(()), "{text}");
-        }
-    }
-
-    #[test]
-    fn spans_and_limits_are_read() {
-        assert_eq!(span("1-02:03:04"), Some(93_784));
-        assert_eq!(span("03:04.567"), Some(184));
-        assert_eq!(span("7-0"), Some(604_800));
-        assert_eq!(span("1-12:30"), Some(131_400));
-        assert_eq!(span("x"), None);
-        assert_eq!(limit("1440"), Ok(Some(86_400)));
-        assert_eq!(limit("1-00:00:00"), Ok(Some(86_400)));
-        assert_eq!(limit("UNLIMITED"), Ok(None));
-        assert_eq!(limit("4294967295"), Ok(None));
-        assert_eq!(limit("soon"), Err(()));
-    }
 
     /// Whole GPUs, instances, shards and percents of MPS.
     fn counts(text: &str) -> Result<[u32; 4], ()> {
