@@ -48,6 +48,15 @@ impl Closed {
     }
 }
 
+/// A user by name or by number, because `SlurmUser=` accepts both. scontrol prints the number behind the name:
+/// `slurm(64030)`.
+pub(super) fn user(told: &str) -> Option<User> {
+    let name = told.split('(').next()?;
+    let by_number = || User::from_uid(Uid::from_raw(name.parse().ok()?)).ok()?;
+    let by_name = User::from_name(name).ok().flatten();
+    by_name.or_else(by_number)
+}
+
 /// The class of a reader's permission bits: owner, group or others.
 struct Reader {
     uid: Option<Uid>,
@@ -61,13 +70,9 @@ impl Reader {
         groups: Vec::new(),
     };
 
-    /// A user by name, or by number, because `SlurmUser=` accepts both. A user that this host does not know is in no
+    /// A user that this host does not know is in no group.
     fn of(name: &str) -> Reader {
-        let known = match name.parse() {
-            Ok(uid) => User::from_uid(Uid::from_raw(uid)),
-            Err(_) => User::from_name(name),
-        };
-        let Ok(Some(user)) = known else {
+        let Some(user) = user(name) else {
             return Reader::OTHER;
         };
         let groups = std::ffi::CString::new(user.name)
@@ -122,7 +127,6 @@ fn on_the_way(path: &Path) -> Option<Vec<(PathBuf, u32, char)>> {
 /// The user of this host's slurmctld, if that is not root.
 fn user_of_slurmctld(settings: &Settings) -> Option<&str> {
     let user = settings.value("SlurmUser").unwrap_or("root");
-    // scontrol prints the number behind the name: `slurm(64030)`.
     let user = user.split('(').next();
     user.filter(|user| *user != "root" && controls(settings))
 }

@@ -1,7 +1,9 @@
 //! Programs of Slurm, each with a time limit.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use gpufrac_host::subprocess::{self, Ended, Outcome};
@@ -17,7 +19,7 @@ pub enum AskError {
     Absent(&'static str),
     /// The program could not be started.
     #[error("starting {0} failed: {1}")]
-    Run(&'static str, std::io::Error),
+    Run(&'static str, io::Error),
     /// The program failed; with the last line of its output.
     #[error("{0} does not answer ({1})")]
     Refused(&'static str, String),
@@ -39,6 +41,15 @@ pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, As
     Ok(slurm_says(program, arguments, &[])?.stdout)
 }
 
+/// The answer in a thread; a thread that panicked has none.
+pub(super) fn joined(
+    program: &'static str,
+    thread: ScopedJoinHandle<'_, Result<String, AskError>>,
+) -> Result<String, AskError> {
+    let panicked = |_| Err(AskError::Refused(program, "a thread panicked".to_owned()));
+    thread.join().unwrap_or_else(panicked)
+}
+
 /// The output of a program of Slurm, with that on stderr. `environment`: variables for it.
 ///
 /// # Errors
@@ -48,43 +59,48 @@ pub fn slurm_says(
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> Result<Ended, AskError> {
-    let programs = [Some(program.into()), of_prefix(&format!("bin/{program}"))];
-    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
-    match first(&programs, arguments, environment) {
-        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended),
-        Ok(Outcome::Ended(ended)) => {
+    match first(&places(program), |path| ask(path, arguments, environment)) {
+        Ok(Some(Outcome::Ended(ended))) if ended.status.success() => Ok(ended),
+        Ok(Some(Outcome::Ended(ended))) => {
             let last = ended.stderr.lines().last().unwrap_or("no reason");
             Err(AskError::Refused(program, last.trim().to_owned()))
         }
-        Ok(Outcome::Silent) => Err(AskError::Silent(program)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(AskError::Absent(program))
-        }
+        Ok(Some(Outcome::Silent)) => Err(AskError::Silent(program)),
+        Ok(None) => Err(AskError::Absent(program)),
         Err(error) => Err(AskError::Run(program, error)),
     }
 }
 
-/// The output of the first of these programs that exists.
-fn first(
+/// The usual places of a program of Slurm.
+pub(super) fn places(name: &str) -> Vec<PathBuf> {
+    let of_prefix = ["bin", "sbin"].map(|folder| of_prefix(&format!("{folder}/{name}")));
+    let own = of_prefix.into_iter().flatten();
+    let usual = Path::new("/usr/sbin").join(name);
+    std::iter::once(name.into())
+        .chain(own)
+        .chain([usual])
+        .collect()
+}
+
+/// Runs the first of these programs that exists; None where none does.
+pub(super) fn first<T>(
     programs: &[PathBuf],
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-) -> std::io::Result<Outcome> {
-    let mut absent = std::io::ErrorKind::NotFound.into();
+    mut run: impl FnMut(&Path) -> io::Result<T>,
+) -> io::Result<Option<T>> {
     for program in programs {
-        match ask(program, arguments, environment) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
-            said => return said,
+        match run(program) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done.map(Some),
         }
     }
-    Err(absent)
+    Ok(None)
 }
 
 pub(super) fn ask(
     program: &Path,
     arguments: &[&str],
     environment: &[(&str, &str)],
-) -> std::io::Result<Outcome> {
+) -> io::Result<Outcome> {
     let mut command = Command::new(program);
     command.env("LC_ALL", "C").args(arguments);
     command.envs(environment.iter().copied());
@@ -111,19 +127,17 @@ mod tests {
         };
         let (own, other) = (program("own"), program("other"));
         let absent = prefix.path().join("absent");
-        let said = |programs: &[&PathBuf]| -> std::io::Result<String> {
-            let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
-            match first(&programs, &["show", "config"], &[])? {
-                Outcome::Ended(ended) => Ok(ended.stdout),
-                Outcome::Silent => Err(std::io::ErrorKind::TimedOut.into()),
+        let said = |programs: [&PathBuf; 2]| {
+            let show = |path: &Path| ask(path, &["show", "config"], &[]);
+            let outcome = first(&programs.map(PathBuf::clone), show).unwrap()?;
+            match outcome {
+                Outcome::Ended(ended) => Some(ended.stdout),
+                Outcome::Silent => panic!("no answer"),
             }
         };
-        let out = said(&[&absent, &own]).unwrap();
-        assert_eq!(out, "own show config\n");
-        let out = said(&[&other, &own]).unwrap();
-        assert_eq!(out, "other show config\n");
-        let error = said(&[&absent, &absent]).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        assert_eq!(said([&absent, &own]).unwrap(), "own show config\n");
+        assert_eq!(said([&other, &own]).unwrap(), "other show config\n");
+        assert_eq!(said([&absent, &absent]), None);
     }
 
     #[test]

@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::ScopedJoinHandle;
 
 use gpufrac_host::subprocess::Outcome;
 
-use super::ask::{AskError, ask, ask_slurm, of_prefix};
+use super::ask::{AskError, ask, ask_slurm, joined, of_prefix};
 use super::scripts::{glob, scripts};
 use super::{HostGpu, HostGpus, Settings};
 use gpufrac_slurm_conf::Files;
@@ -149,20 +148,10 @@ fn running(only: Option<&str>) -> Result<Running, AskError> {
             None => scontrol(&["-a", "-o", "show", "partition"]),
         });
         let config = scontrol(&["show", "config"]);
-        (config, joined(nodes), joined(partitions))
+        let program = "scontrol";
+        (config, joined(program, nodes), joined(program, partitions))
     });
     Ok(Running::parse(&config?, &nodes?, &partitions?))
-}
-
-/// The result of a thread; a thread that panicked has no answer.
-fn joined(thread: ScopedJoinHandle<'_, Result<String, AskError>>) -> Result<String, AskError> {
-    let panicked = |_| {
-        Err(AskError::Refused(
-            "scontrol",
-            "a thread panicked".to_owned(),
-        ))
-    };
-    thread.join().unwrap_or_else(panicked)
 }
 
 /// `KillMode=` of slurmd's unit on this host. MPS control daemons must outlive slurmd.

@@ -14,7 +14,6 @@ use std::process::Command;
 use gpufrac_host::files::FileError;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_host::trust;
-use nix::unistd::User;
 use slurm_sys::release::{self, BUILD, Release};
 
 use super::rules::plugins_of;
@@ -76,8 +75,7 @@ fn has_commands() -> bool {
 
 /// The user id of slurmctld, if that is not root.
 fn slurm_user(settings: &Settings) -> Option<u32> {
-    let name = settings.value("SlurmUser")?.split('(').next()?;
-    let user = User::from_name(name).ok()??;
+    let user = access::user(settings.value("SlurmUser")?)?;
     Some(user.uid.as_raw()).filter(|uid| *uid != 0)
 }
 
@@ -468,12 +466,8 @@ fn other_build(path: &Path, program: &str) -> Option<Wrong> {
 fn paths_of(text: &str, program: &str) -> Vec<PathBuf> {
     let lines = text.lines().map(str::trim_start);
     let code = lines.filter(|line| !line.starts_with('#'));
-    let words =
-        code.flat_map(|line| line.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c)));
-    let paths = words.filter(|word| {
-        let known = !word.contains('$');
-        known && word.starts_with('/') && word.rsplit('/').next() == Some(program)
-    });
+    let paths = code.flat_map(scripts::paths_in);
+    let paths = paths.filter(|path| path.rsplit('/').next() == Some(program));
     let mut paths: Vec<PathBuf> = paths.map(PathBuf::from).collect();
     paths.sort();
     paths.dedup();

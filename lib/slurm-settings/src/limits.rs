@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use gpufrac_slurm_conf::{Record, reservations as records};
 use nix::unistd::geteuid;
 
-use super::ask::{AskError, ask_slurm};
+use super::ask::{AskError, ask_slurm, joined};
 use super::{Settings, rules};
 
 pub(super) use judge::judge;
@@ -99,13 +99,7 @@ fn rows(cluster: &str) -> Result<Vec<Limit>, AskError> {
     let (qos, associations) = std::thread::scope(|scope| {
         let qos = scope.spawn(|| ask_slurm("sacctmgr", &["-P", "show", "qos", &qos]));
         let associations = ask_slurm("sacctmgr", &[&shown[..], &[&associations]].concat());
-        let panicked = |_| {
-            Err(AskError::Refused(
-                "sacctmgr",
-                "a thread panicked".to_owned(),
-            ))
-        };
-        (qos.join().unwrap_or_else(panicked), associations)
+        (joined("sacctmgr", qos), associations)
     });
     let mut rows = read::qos(&qos?);
     rows.extend(read::associations(&associations?));

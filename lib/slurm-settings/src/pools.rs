@@ -1,7 +1,6 @@
 //! Compares slurmctld's pools with those of this host's gpufrac.toml. slurmctld counts by the pools that it read
 //! last; a node makes slices by its own file.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpufrac_core::config::Config;
@@ -11,7 +10,7 @@ use gpufrac_host::subprocess::{self, Outcome};
 use slurm_sys::release::BUILD;
 
 use super::Settings;
-use super::ask::{LIMIT, of_prefix};
+use super::ask::{LIMIT, first, places};
 use super::rules::of_slurmctld;
 
 /// Environment variables that would make sbatch ask another cluster.
@@ -44,21 +43,18 @@ impl Answer {
 /// Asks slurmctld by sbatch; job_submit refuses the request with the answer, so that no job is submitted. None if
 /// sbatch is not installed, or if gpufrac's plugin is not there to answer.
 pub(super) fn ask() -> Option<Answer> {
-    let programs = [Some("sbatch".into()), of_prefix("bin/sbatch")];
-    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
-    programs.iter().find_map(|program| ask_by(program))
-}
-
-fn ask_by(program: &Path) -> Option<Answer> {
-    let mut command = Command::new(program);
-    for name in OTHER_CLUSTERS {
-        command.env_remove(name);
-    }
     let gres = format!("--gres={QUESTION}");
-    command
-        .env("LC_ALL", "C")
-        .args(["--test-only", &gres, "--wrap=true"]);
-    match subprocess::run(&mut command, b"", LIMIT).ok()? {
+    let outcome = first(&places("sbatch"), |program| {
+        let mut command = Command::new(program);
+        for name in OTHER_CLUSTERS {
+            command.env_remove(name);
+        }
+        command
+            .env("LC_ALL", "C")
+            .args(["--test-only", &gres, "--wrap=true"]);
+        subprocess::run(&mut command, b"", LIMIT)
+    });
+    match outcome.ok()?? {
         Outcome::Ended(ended) => Answer::parse(&ended.stderr),
         Outcome::Silent => None,
     }

@@ -96,11 +96,16 @@ pub(super) fn names_through(code: &str, program: &str, depth: usize) -> bool {
     })
 }
 
+/// The absolute paths in a script, as far as they have no variables.
+pub(super) fn paths_in(code: &str) -> impl Iterator<Item = &str> {
+    let words = code.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c));
+    words.filter(|word| word.starts_with('/') && !word.contains('$'))
+}
+
 /// The files that this code names, and those in folders that it names. What a user can write, such as a file in /tmp,
 /// is left out.
 pub(super) fn scripts_named(code: &str) -> Vec<PathBuf> {
-    let words = code.split(|c: char| c.is_whitespace() || "\"'=;()|&".contains(c));
-    let paths = words.filter(|word| word.starts_with('/') && !word.contains('$'));
+    let paths = paths_in(code);
     let scripts = paths.flat_map(|word| {
         let path = Path::new(word);
         let files = if path.is_dir() { glob(&path.join("*")) } else { glob(path) };

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::Settings;
-use super::ask::{of_prefix, slurm_says};
+use super::ask::{first, places, slurm_says};
 use super::propose::Change;
 use copy::Copy;
 
@@ -223,7 +223,7 @@ fn controller(copy: &Copy) -> io::Result<Option<Controller>> {
         command.uid(user.as_raw()).gid(group.as_raw());
         command.process_group(0).spawn()
     };
-    let Some(child) = first("slurmctld", start)? else {
+    let Some(child) = first(&places("slurmctld"), start)? else {
         return Ok(None);
     };
     let mut daemon = Daemon(child);
@@ -257,7 +257,7 @@ fn ask(conf: &Path) -> Option<Running> {
 fn devices(copy: &Copy, node: Option<&str>) -> io::Result<Option<Vec<String>>> {
     let Some(node) = node else { return Ok(None) };
     let conf = copy.slurm_conf();
-    let ended = first("slurmd", |program| {
+    let ended = first(&places("slurmd"), |program| {
         let mut command = Command::new(program);
         command.args(["-G", "-N", node, "-f"]).arg(&conf);
         command.env("SLURM_CONF", &conf);
@@ -267,23 +267,6 @@ fn devices(copy: &Copy, node: Option<&str>) -> io::Result<Option<Vec<String>>> {
         Outcome::Ended(ended) => copy.errors(&ended.text()),
         Outcome::Silent => vec![format!("no answer within {} s", GRES.as_secs())],
     }))
-}
-
-/// Runs the first of a program's usual places that exists.
-fn first<T>(name: &str, mut run: impl FnMut(&Path) -> io::Result<T>) -> io::Result<Option<T>> {
-    let usual = Path::new("/usr/sbin").join(name);
-    let places = [
-        Some(PathBuf::from(name)),
-        of_prefix(&format!("sbin/{name}")),
-        Some(usual),
-    ];
-    for program in places.into_iter().flatten() {
-        match run(&program) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            done => return done.map(Some),
-        }
-    }
-    Ok(None)
 }
 
 /// A daemon in a process group of its own, which ends with the value. Nothing of its state is needed.

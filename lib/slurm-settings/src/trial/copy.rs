@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 use gpufrac_slurm_conf::{Line, Read, edit, read_conf};
-use nix::unistd::{Gid, Uid, User, chown};
+use nix::unistd::{Gid, Uid, chown};
 use tempfile::TempDir;
 
 use super::super::Settings;
+use super::super::access::user;
 
 /// Settings that have other values in a trial, or name programs, hosts and databases that a trial must not touch. A
 /// slurmctld whose nodes never answer would, for instance, let SuspendProgram switch them off.
@@ -233,13 +234,7 @@ impl Copy {
 /// SlurmUser of slurm.conf, by name or number, and the group of this user; `nobody` for a user that this host does not
 /// know.
 fn slurm_user(told: Option<&str>) -> (Uid, Gid) {
-    // `scontrol show config` has `slurm(64030)`.
-    let name = told.unwrap_or("root").split('(').next().unwrap_or_default();
-    let by_number = || User::from_uid(name.parse().ok().map(Uid::from_raw)?).ok()?;
-    let by_name = |name| User::from_name(name).ok().flatten();
-    let user = by_name(name)
-        .or_else(by_number)
-        .or_else(|| by_name("nobody"));
+    let user = user(told.unwrap_or("root")).or_else(|| user("nobody"));
     const NOBODY: u32 = 65534;
     user.map_or((Uid::from_raw(NOBODY), Gid::from_raw(NOBODY)), |user| {
         (user.uid, user.gid)
