@@ -6,7 +6,7 @@
 
 use crate::count_name::CountName;
 use crate::fraction::Units;
-use crate::slurm_text::{each_line, items};
+use crate::slurm_text::{counts, each_line};
 
 /// The GRES in the text of a slurm.conf and of the files that it includes: each list once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,23 +92,14 @@ impl List {
     /// Reads one list; None if a GPU has no Type.
     fn read(text: &str, name: &CountName) -> Option<Self> {
         let mut list = Self::default();
-        for item in items(text.trim_matches('"')) {
-            // The part in brackets names sockets.
-            let item = item.split('(').next().unwrap_or_default();
-            let mut words = item.split(':');
-            let kind = words.next().unwrap_or_default();
-            // A count with a suffix such as 1K is rare, and the number is only a limit.
-            let number = |word: Option<&str>, unless: u64| match word {
-                None => unless,
-                Some(word) => word.parse().unwrap_or(u64::MAX),
-            };
-            if kind.eq_ignore_ascii_case("gpu") {
-                let type_name = words.next().filter(|word| is_type(word))?;
-                list.gpus
-                    .push((type_name.to_owned(), number(words.next(), 1)));
-            } else if kind.eq_ignore_ascii_case(name.as_str()) {
-                let units = number(words.next_back(), 1);
-                list.units = list.units.saturating_add(units);
+        for ((kind, type_name), count) in counts(text.trim_matches('"')) {
+            if kind == "gpu" {
+                if !is_type(&type_name) {
+                    return None;
+                }
+                list.gpus.push((type_name, count));
+            } else if kind == name.as_str() {
+                list.units = list.units.saturating_add(count);
             }
         }
         Some(list)

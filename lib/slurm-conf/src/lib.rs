@@ -5,7 +5,6 @@
 mod conf;
 pub mod edit;
 mod files;
-mod gres;
 pub mod jobstats;
 mod running;
 mod site;
@@ -13,6 +12,6 @@ pub mod value;
 
 pub use conf::{ConfFile, Line, Place, Read, read_conf};
 pub use files::{Files, Glob, PluginLine};
-pub use gres::{Counts, counts, number};
+pub use gpufrac_core::slurm_text::{Counts, counts, number};
 pub use running::{Record, Running, reservations};
 pub use site::{Entry, Node, Partition, Site};
