@@ -23,8 +23,8 @@ pub struct Known {
     pub is_known: bool,
 }
 
-/// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report has the records
-/// alone.
+/// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report has only the
+/// records.
 pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result<Known, CliError> {
     let mut known = Known {
         runs: Runs::default(),
