@@ -43,7 +43,7 @@ struct Token<'a> {
     begins: bool,
 }
 
-/// Fails if the repository has a phrase of the list, or a comment that is too wide; the error has file, line and the cure.
+/// Fails if the repository has a phrase of the list, or a comment that is too wide; the error has file and line.
 pub(crate) fn check() -> Result<()> {
     let list =
         fs::read_to_string(root().join(LIST)).with_context(|| format!("reading {LIST} failed"))?;
@@ -83,7 +83,8 @@ pub(crate) fn check() -> Result<()> {
     );
 }
 
-/// The numbers, from 1, of the lines that are comments beyond the width. A comment that is one word, such as an address, cannot be wrapped.
+/// The numbers, from 1, of the lines that are comments beyond the width. A comment of one word, such as an address,
+/// cannot be wrapped.
 fn too_wide(text: &str) -> impl Iterator<Item = usize> {
     let numbered = text.lines().enumerate();
     let wide = numbered.filter(|(_, line)| {

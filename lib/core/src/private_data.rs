@@ -2,7 +2,7 @@
 //!
 //! | value | Slurm hides | gpufrac hides |
 //! |---|---|---|
-//! | `jobs` | jobs of others in squeue, sacct, scontrol | leases, records, owners of slices, labels of jobs in metrics |
+//! | `jobs` | jobs of others in squeue, sacct, scontrol | leases, records, owners, labels of jobs in metrics |
 //! | `usage` | usage of others in sreport and sshare | usage records of others |
 //! | `nodes` | nodes in sinfo and scontrol | the files of nodes that `gpufrac status` and `top` read |
 //!
