@@ -296,14 +296,9 @@ fn number(value: f64, decimals: usize) -> String {
     }
 }
 
-/// A time in the unit that suits it.
+/// A time, to the second.
 pub fn time(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
-        s => format!("{:.1} d", s / 86_400.0),
-    }
+    gpufrac_view::words::span(seconds.round() as u64)
 }
 
 /// Times with their band.

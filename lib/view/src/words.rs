@@ -1,11 +1,12 @@
 //! Short texts for people.
 
-/// A span of time in at most two units: `45s`, `13m`, `2h05m`, `3d04h`.
+/// A span of time in at most two units: `90s`, `13m`, `2h05m`, `3d04h`.
 pub fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{minutes}m"),
+        // Where a minute more or less is half of the time, seconds are shown.
+        0..120 => format!("{seconds}s"),
+        120..3600 => format!("{minutes}m"),
         3600..86_400 => format!("{hours}h{:02}m", minutes % 60),
         _ => format!("{days}d{:02}h", hours % 24),
     }
@@ -28,13 +29,18 @@ mod tests {
 
     #[test]
     fn spans_have_two_units() {
-        let said = [0, 59, 60, 3599, 3600, 7505, 86_399, 86_400, 300_000].map(span);
+        let said = [
+            0, 59, 60, 119, 120, 3599, 3600, 7505, 86_399, 86_400, 300_000,
+        ]
+        .map(span);
         assert_eq!(
             said,
             [
-                "0s", "59s", "1m", "59m", "1h00m", "2h05m", "23h59m", "1d00h", "3d11h"
+                "0s", "59s", "60s", "119s", "2m", "59m", "1h00m", "2h05m", "23h59m", "1d00h",
+                "3d11h"
             ]
         );
+        assert!(!span(u64::MAX).is_empty());
     }
 
     #[test]

@@ -2,22 +2,14 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+pub use gpufrac_view::words::span;
+
 /// The first second of the year 10000, in seconds since 1970; dates are shown with four digits.
 const YEAR_10000: u64 = 253_402_300_800;
 
 pub fn gpus(units: u32) -> String {
     let text = format!("{:.2}", f64::from(units) / 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Seconds as `45 s`, `12 min`, `3 h 20 min` or `5 d 3 h`.
-pub fn span(seconds: u64) -> String {
-    match seconds {
-        0..=59 => format!("{seconds} s"),
-        60..=3599 => format!("{} min", seconds / 60),
-        3600..=86_399 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
-    }
 }
 
 pub fn gib(mib: u64) -> String {
@@ -44,10 +36,6 @@ mod tests {
         assert_eq!(
             [gpus(0), gpus(13), gpus(50), gpus(100), gpus(2000)],
             ["0", "0.13", "0.5", "1", "20"]
-        );
-        assert_eq!(
-            [span(5), span(61), span(3661), span(90_000)],
-            ["5 s", "1 min", "1 h 1 min", "1 d 1 h"]
         );
         assert_eq!(utc(0), "1970-01-01 00:00 UTC");
         assert_eq!(utc(951_782_399), "2000-02-28 23:59 UTC");

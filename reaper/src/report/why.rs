@@ -432,7 +432,7 @@ mod tests {
             "[reaper.rule.interactive]",
             "no process has used the slice since the job started (never-used) for 20m of 2h",
             "used again, last sample by gpm.",
-            "(idle) for 3h 40m of 4h",
+            "(idle) for 3h40m of 4h00m",
             "by gpm; SIGUSR1 to the batch script.",
             "not done by [reaper]",
             "the breaker of the node is open.",

@@ -24,13 +24,9 @@ pub(crate) fn event_time(record: &Record, at_ms: u64) -> String {
     utc(record.began_unix.saturating_add(at_ms / 1000))
 }
 
-/// A duration: `1h 20m`; in whole seconds, and from an hour on in whole minutes.
+/// A duration: `1h20m`.
 pub(crate) fn span(length: Duration) -> String {
-    let seconds = match length.as_secs() {
-        long @ 3600.. => long / 60 * 60,
-        short => short,
-    };
-    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+    gpufrac_view::words::span(length.as_secs())
 }
 
 pub(crate) fn span_ms(length: u64) -> String {
@@ -260,7 +256,7 @@ mod tests {
             "second 18446744073709551615 since 1970".to_owned()
         );
         assert_eq!(span_ms(59_999), "59s");
-        assert_eq!(span_ms(4_859_000), "1h 20m");
+        assert_eq!(span_ms(4_859_000), "1h20m");
         assert!(!span_ms(u64::MAX).is_empty());
     }
 

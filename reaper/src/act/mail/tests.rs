@@ -105,7 +105,7 @@ fn a_warning_says_what_when_why_and_what_to_do() {
     for wanted in [
         "Your job 4242 holds 0.25 of a GPU (2g.20gb) on node gn07.",
         "It will be requeued at 2026-11-18 20:46:44 UTC, 20m after",
-        "Reason: the slice has been idle (idle), for 3h 40m until now; [reaper] ends jobs after 4h. \
+        "Reason: the slice has been idle (idle), for 3h40m until now; [reaper] ends jobs after 4h00m. \
          Source of the samples: gpm.",
         "- Use the GPU",
         "`scancel 4242`",

@@ -156,7 +156,7 @@ fn the_chart_of_a_terminal() {
         "      ┤ │                             │",
         "  0 % ┤─╯                             ╰────────────────────────────",
         "         w                      ????    w                      W  R",
-        "       0                                                        10h",
+        "       0                                                     10h00m",
         "       w warned (dry-run), W warned, R requeued, ? not known",
     ];
     assert_eq!(lines, wanted, "\n{}", lines.join("\n"));

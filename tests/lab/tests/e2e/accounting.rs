@@ -487,7 +487,7 @@ fn a_plan_reads_the_limits_that_sacctmgr_prints_to_a_user() -> Result<(), LabErr
         "  limits: 2 QOS and ",
         "  limits that are not counted: GrpTRES of cpu\n",
         ", 0 broken lines\n",
-        "mean wait                    90 min ",
+        "mean wait                    1h30m ",
     ] {
         assert!(page.contains(line), "{line}\n{page}");
     }
