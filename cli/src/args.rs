@@ -308,6 +308,23 @@ pub struct InitArgs {
     pub site: SiteArgs,
 }
 
+/// The order of slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// By node, GPU and position, as a tree
+    Place,
+    /// The busiest first
+    Busy,
+    /// The most memory in use first
+    Memory,
+    /// The longest idle first
+    Idle,
+    /// The next to be ended first
+    Warned,
+    /// By name of the user
+    User,
+}
+
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
 pub struct TopArgs {
@@ -321,8 +338,8 @@ pub struct TopArgs {
     #[arg(long)]
     pub me: bool,
     /// The order of slices
-    #[arg(long, value_enum, default_value_t = crate::top::Sort::Place)]
-    pub sort: crate::top::Sort,
+    #[arg(long, value_enum, default_value_t = Sort::Place)]
+    pub sort: Sort,
     /// Seconds between two readings of the files
     #[arg(short, long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub delay: u16,

@@ -19,7 +19,6 @@ use gpufrac_node::setup::check;
 use gpufrac_slurm_settings::{self as settings, Here, Settings, Sources};
 
 use crate::args::CheckArgs;
-use crate::status;
 use report::{Form, Report, Verdict};
 
 pub fn run(args: &CheckArgs) -> Verdict {
@@ -170,7 +169,7 @@ fn summary(config: &Config) -> Vec<String> {
             pool.partitions.join(","),
             nodes(pool)
         ));
-        let columns = status::columns(&menu(pool));
+        let columns = gpufrac_page::table::columns(&menu(pool));
         lines.extend(columns.into_iter().map(|line| format!("  {line}")));
         let count = pool.layout.menu.len();
         if count > MAX_LISTED_SIZES {

@@ -12,9 +12,9 @@ use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_node::state::put_back;
+use gpufrac_page::words::span;
 use gpufrac_reaper::report::why;
 use gpufrac_slurm_settings::{AskError, ask_slurm};
-use gpufrac_view::words::span;
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;

@@ -40,10 +40,10 @@ pub fn run(args: &ReportArgs) -> Result<Exit, CliError> {
         return export::run(&exported, period, args.dry_run);
     }
     let text = match args.format {
-        ReportFormat::Table => render::text::text(&report),
+        ReportFormat::Table => render::page(&report).text(),
         ReportFormat::Csv => render::csv::text(&report)?,
         ReportFormat::Json => render::json::text(&report)?,
-        ReportFormat::Html => render::html::text(&report),
+        ReportFormat::Html => render::page(&report).html(),
     };
     print!("{text}");
     let balances = report.audit.is_none_or(|audited| audited.balances());

@@ -7,6 +7,7 @@ use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
 use gpufrac_node::version;
 use gpufrac_nvml::{Instance, MigMode, NvmlError, Session};
+use gpufrac_page::table::{cells, columns};
 use gpufrac_view::cluster::{NodeState, Source};
 use gpufrac_view::{Gpu, Place, Seen, Usage, VERSION, stuck};
 
@@ -166,10 +167,10 @@ impl Status {
         let uses = self.leases.iter().map(|lease| self.use_of(lease));
         let uses: Vec<Option<&Usage>> = uses.collect();
         if uses.iter().any(Option::is_some) {
-            let now = now_unix();
-            let cells = uses.iter().map(|usage| text::use_cells(*usage, now));
-            let cells = std::iter::once(text::USE_TITLES.map(str::to_owned)).chain(cells);
-            for (row, cells) in rows.iter_mut().zip(cells) {
+            let clock = text::Clock::at(now_unix());
+            let of_use = uses.iter().map(|usage| text::use_cells(*usage, &clock));
+            let titles = text::USE_TITLES.map(str::to_owned);
+            for (row, cells) in rows.iter_mut().zip([titles].into_iter().chain(of_use)) {
                 row.extend(cells);
             }
         }
@@ -192,10 +193,9 @@ pub fn table(leases: &[Lease]) -> Vec<String> {
 }
 
 fn rows(leases: &[Lease]) -> Vec<Vec<String>> {
-    let titles = [
+    let mut rows = vec![cells(&[
         "JOB", "USER", "ACCOUNT", "FRACTION", "PROFILE", "MEMORY", "GPU", "AT", "STATE", "DEVICE",
-    ];
-    let mut rows: Vec<Vec<String>> = vec![titles.map(str::to_owned).into()];
+    ])];
     for lease in leases {
         let slice = &lease.slice;
         rows.push(vec![
@@ -215,27 +215,6 @@ fn rows(leases: &[Lease]) -> Vec<Vec<String>> {
         ]);
     }
     rows
-}
-
-/// Rows with columns as wide as their widest cell.
-pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count)
-        .map(|column| {
-            let cells = rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        })
-        .collect();
-    rows.iter()
-        .map(|row| {
-            let line: Vec<String> = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:<width$}"))
-                .collect();
-            line.join("  ").trim_end().to_owned()
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -29,8 +29,6 @@ use crate::node_files::{self, Found, NodeFiles, Place};
 use line::{Lines, Look};
 use view::{Reader, View};
 
-pub use view::Sort;
-
 /// The time after which ages on the screen are drawn again, and a signal is seen.
 const TICK: Duration = Duration::from_millis(500);
 /// The time in which the loop restores the terminal and ends.

@@ -9,7 +9,7 @@ use gpufrac_node::job::reserve::{self, Reserved};
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_node::state::put_back;
 use gpufrac_node::state::stuck::{self, Lost, Stuck};
-use gpufrac_view::words::{plain, span};
+use gpufrac_page::words::{plain, span};
 
 /// The findings. The records are root's, so the places need root.
 pub fn findings(node: &Node) -> Vec<Finding> {

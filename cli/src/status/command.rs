@@ -9,6 +9,7 @@ use gpufrac_slurm_settings::AskError;
 use gpufrac_view::cluster::{self, Free, NodeState, Report};
 use nix::unistd::{Uid, getuid};
 
+use super::text::Clock;
 use super::{ask, files, map, own, status, text};
 use crate::args::StatusArgs;
 use crate::error::CliError;
@@ -69,14 +70,14 @@ fn show_file(args: &StatusArgs, node: NodeState) -> Result<Exit, CliError> {
     let now = now_unix();
     if !args.json {
         show_map(&node);
-        let table = text::slices(&node, now);
+        let table = text::slices(&node, &Clock::at(now));
         if !table.is_empty() {
             println!();
             print_all(&table);
         }
     }
     if node.stale {
-        let age = gpufrac_view::words::span(now.saturating_sub(node.written.unwrap_or(0)));
+        let age = gpufrac_page::words::span(now.saturating_sub(node.written.unwrap_or(0)));
         eprintln!(
             "gpufrac: gpufrac-reaperd on node {} has not written for {age}: this is its last state",
             node.node
@@ -139,7 +140,7 @@ fn show_cluster(args: &StatusArgs, config: &Config, here: &str) -> Result<Exit, 
     problems.dedup();
     report.problems = problems;
     if !args.json {
-        print_all(&text::cluster(&report));
+        print_all(&text::cluster(&report, &Clock::at(report.at)));
     }
     if let Some(uid) = user() {
         let free = report.free.clone();
@@ -213,12 +214,13 @@ fn add_jobs(report: &mut Report, config: &Config, uid: Uid, free: &[Free]) {
 }
 
 fn print_own(report: &Report) {
+    let clock = Clock::at(report.at);
     if let Some(jobs) = &report.own {
-        print_all(&text::own(jobs, report.at));
+        print_all(&text::own(jobs, &clock));
     }
     if let Some(starts) = &report.start {
         println!();
-        print_all(&text::starts(starts, report.at));
+        print_all(&text::starts(starts, &clock));
     }
 }
 

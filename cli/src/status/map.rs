@@ -1,10 +1,9 @@
 //! A GPU drawn as text: the owner of each memory slice.
 
 use gpufrac_core::geometry::Placement;
+use gpufrac_page::words::plain;
 use gpufrac_view::cluster::GpuState;
 use gpufrac_view::{Gpu, Slice};
-
-use super::text::plain;
 
 /// A segment of the map: an instance on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use gpufrac_page::table::{cells, columns};
+use gpufrac_page::words::{percent, plain, span};
 use gpufrac_view::Usage;
 use gpufrac_view::bar::{COLUMNS, IDLE, LEGEND, bar};
 use gpufrac_view::cluster::{GpuState, Held, NodeState, OwnJob, Report, Source, Start};
-pub use gpufrac_view::words::plain;
-use gpufrac_view::words::span;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::{columns, map};
+use super::map;
 
 const GPUS_IN_LINE: usize = 8;
 /// Rows of tables that could be long; `--json` has all.
@@ -19,16 +19,13 @@ const MOST_ROWS: usize = 40;
 /// Titles of [`use_cells`].
 pub const USE_TITLES: [&str; 4] = ["BUSY", "USED", "IDLE", "NOTE"];
 
-/// The use of a slice; `-` where it was not measured. `now`: seconds since 1970.
-pub fn use_cells(usage: Option<&Usage>, now: u64) -> [String; 4] {
+/// The use of a slice; `-` where it was not measured.
+pub fn use_cells(usage: Option<&Usage>, clock: &Clock) -> [String; 4] {
     let none = || "-".to_owned();
     let Some(usage) = usage else {
         return [none(), none(), none(), String::new()];
     };
-    let busy = usage.activity.map_or_else(none, |part| {
-        let percent = (part * 100.0).round();
-        format!("{percent} %")
-    });
+    let busy = usage.activity.map_or_else(none, percent);
     let used = usage.memory_mib.map_or_else(none, |mib| mib.to_string());
     let idle = match usage.window {
         _ if usage.idle < IDLE => none(),
@@ -36,34 +33,54 @@ pub fn use_cells(usage: Option<&Usage>, now: u64) -> [String; 4] {
         None => span(usage.idle),
     };
     let note = match (usage.ends, usage.warnings) {
-        (Some(ends), _) => format!("ends {} unless used", moment(ends, now)),
+        (Some(ends), _) => format!("ends {} unless used", clock.moment(ends)),
         (None, 0) => String::new(),
         (None, _) => "warned".to_owned(),
     };
     [busy, used, idle, note]
 }
 
-/// A time of the wall clock: `16:05`, on another day `2026-11-24 16:05`.
-pub fn moment(unix: u64, now: u64) -> String {
-    // Tests compare texts on machines of any zone.
-    let zone = if cfg!(test) { TimeZone::UTC } else { TimeZone::system() };
-    let zoned = |unix: u64| {
-        let second = i64::try_from(unix).unwrap_or(i64::MAX);
-        let time = Timestamp::from_second(second).unwrap_or(Timestamp::MAX);
-        time.to_zoned(zone.clone())
-    };
-    let (then, today) = (zoned(unix), zoned(now));
-    let form = if then.date() == today.date() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
-    then.strftime(form).to_string()
+/// Now, and the zone of the reader.
+#[derive(Debug)]
+pub struct Clock {
+    /// Seconds since 1970.
+    pub now: u64,
+    pub zone: TimeZone,
+}
+
+impl Clock {
+    /// Of this host, at a time.
+    pub fn at(now: u64) -> Clock {
+        Clock {
+            now,
+            zone: TimeZone::system(),
+        }
+    }
+
+    /// A time of the wall clock: `16:05`, on another day `2026-11-24 16:05`.
+    fn moment(&self, unix: u64) -> String {
+        let zoned = |unix: u64| {
+            let second = i64::try_from(unix).unwrap_or(i64::MAX);
+            let time = Timestamp::from_second(second).unwrap_or(Timestamp::MAX);
+            time.to_zoned(self.zone.clone())
+        };
+        let (then, today) = (zoned(unix), zoned(self.now));
+        let form = if then.date() == today.date() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
+        then.strftime(form).to_string()
+    }
 }
 
 /// The table of this node's slices by the file of its daemon, for users who cannot read the leases.
-pub fn slices(state: &NodeState, now: u64) -> Vec<String> {
-    let titles = [
-        "JOB", "USER", "FRACTION", "PROFILE", "MEMORY", "GPU", "STATE",
-    ];
-    let titles = titles.iter().chain(&USE_TITLES);
-    let mut rows: Vec<Vec<String>> = vec![titles.map(|it| (*it).to_owned()).collect()];
+pub fn slices(state: &NodeState, clock: &Clock) -> Vec<String> {
+    let mut rows = vec![cells(
+        &[
+            &[
+                "JOB", "USER", "FRACTION", "PROFILE", "MEMORY", "GPU", "STATE",
+            ][..],
+            &USE_TITLES,
+        ]
+        .concat(),
+    )];
     for gpu in state.gpus.iter().map(|state| &state.gpu) {
         for slice in &gpu.slices {
             let owner = slice.owner.as_ref();
@@ -76,7 +93,7 @@ pub fn slices(state: &NodeState, now: u64) -> Vec<String> {
                 gpu.index.to_string(),
                 slice.state.clone(),
             ];
-            row.extend(use_cells(slice.usage.as_ref(), now));
+            row.extend(use_cells(slice.usage.as_ref(), clock));
             rows.push(row);
         }
     }
@@ -87,7 +104,7 @@ pub fn slices(state: &NodeState, now: u64) -> Vec<String> {
 }
 
 /// All nodes as bars, and the sums.
-pub fn cluster(report: &Report) -> Vec<String> {
+pub fn cluster(report: &Report, clock: &Clock) -> Vec<String> {
     let mut lines = vec![sums(report)];
     for (name, gpu) in report.pools() {
         lines.push(String::new());
@@ -119,7 +136,12 @@ pub fn cluster(report: &Report) -> Vec<String> {
         let places = stuck_places(node, report.at).into_iter();
         places.map(|place| format!("{}: {place}", node.node))
     });
-    for table in [free(report), waiting(report), stuck.collect(), idle(report)] {
+    for table in [
+        free(report),
+        waiting(report, clock),
+        stuck.collect(),
+        idle(report, clock),
+    ] {
         if !table.is_empty() {
             lines.push(String::new());
             lines.extend(table);
@@ -146,12 +168,12 @@ fn sums(report: &Report) -> String {
     let taken: u32 = gpus.iter().map(units).sum();
     let jobs = report.slices().filter_map(|held| Some(held.owner()?.job));
     let jobs: HashSet<_> = jobs.collect();
-    let percent = match gpus.len() {
+    let given = match gpus.len() {
         0 => 0.0,
         count => f64::from(taken) / count as f64,
     };
     let mut said = format!(
-        "{} nodes, {} GPUs, {percent:.0} % of them given to jobs",
+        "{} nodes, {} GPUs, {given:.0} % of them given to jobs",
         report.nodes.len(),
         gpus.len()
     );
@@ -216,11 +238,10 @@ fn free(report: &Report) -> Vec<String> {
     if partitions.is_empty() {
         return Vec::new();
     }
-    let mut rows = vec![
-        ["FREE", "SIZE:JOBS that have room, if no other job starts"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    let mut rows = vec![cells(&[
+        "FREE",
+        "SIZE:JOBS that have room, if no other job starts",
+    ])];
     for partition in partitions {
         let sizes = report.free.iter().filter(|it| it.partition == partition);
         let sizes = sizes.map(|it| format!("{}:{}", it.fraction, it.jobs));
@@ -231,14 +252,14 @@ fn free(report: &Report) -> Vec<String> {
 }
 
 /// The jobs that wait.
-fn waiting(report: &Report) -> Vec<String> {
+fn waiting(report: &Report, clock: &Clock) -> Vec<String> {
     let Some(waiting) = &report.waiting else {
         return Vec::new();
     };
     if waiting.is_empty() {
         return vec!["No job waits for a fraction.".to_owned()];
     }
-    let titles = [
+    let mut rows = vec![cells(&[
         "WAITING",
         "USER",
         "PARTITION",
@@ -247,11 +268,10 @@ fn waiting(report: &Report) -> Vec<String> {
         "FOR",
         "START",
         "REASON",
-    ];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    ])];
     for job in waiting.iter().take(MOST_ROWS) {
         let waits = job.since.map(|since| span(report.at.saturating_sub(since)));
-        let starts = job.starts.map(|starts| moment(starts, report.at));
+        let starts = job.starts.map(|starts| clock.moment(starts));
         rows.push(vec![
             plain(&job.name),
             job.user.as_deref().map_or("-".to_owned(), plain),
@@ -269,16 +289,16 @@ fn waiting(report: &Report) -> Vec<String> {
 }
 
 /// The slices that have been idle longest.
-fn idle(report: &Report) -> Vec<String> {
+fn idle(report: &Report, clock: &Clock) -> Vec<String> {
     let mut found: Vec<Held<'_>> = report.slices().filter(is_idle).collect();
     if found.is_empty() {
         return Vec::new();
     }
     let idle = |held: &Held<'_>| held.slice.usage.as_ref().map_or(0, |usage| usage.idle);
     found.sort_by_key(|held| std::cmp::Reverse(idle(held)));
-    let titles = ["IDLE", "USER", "NODE", "GPU", "SIZE"];
-    let titles = titles.iter().chain(&USE_TITLES);
-    let mut rows: Vec<Vec<String>> = vec![titles.map(|it| (*it).to_owned()).collect()];
+    let mut rows = vec![cells(
+        &[&["IDLE", "USER", "NODE", "GPU", "SIZE"][..], &USE_TITLES].concat(),
+    )];
     for held in found.iter().take(MOST_ROWS) {
         let owner = held.owner();
         let mut row = vec![
@@ -288,7 +308,7 @@ fn idle(report: &Report) -> Vec<String> {
             held.gpu.index.to_string(),
             held.slice.fraction.clone(),
         ];
-        row.extend(use_cells(held.slice.usage.as_ref(), report.at));
+        row.extend(use_cells(held.slice.usage.as_ref(), clock));
         rows.push(row);
     }
     let mut lines = columns(&rows);
@@ -302,21 +322,25 @@ fn further(count: usize) -> Option<String> {
 }
 
 /// The jobs of the user.
-pub fn own(jobs: &[OwnJob], now: u64) -> Vec<String> {
+pub fn own(jobs: &[OwnJob], clock: &Clock) -> Vec<String> {
     if jobs.is_empty() {
         return vec!["You have no job with a fraction.".to_owned()];
     }
-    let titles = [
-        "YOUR JOB",
-        "PARTITION",
-        "SIZE",
-        "STATE",
-        "NODE",
-        "GPU",
-        "SLICE",
-    ];
-    let titles = titles.iter().chain(&USE_TITLES);
-    let mut rows: Vec<Vec<String>> = vec![titles.map(|it| (*it).to_owned()).collect()];
+    let mut rows = vec![cells(
+        &[
+            &[
+                "YOUR JOB",
+                "PARTITION",
+                "SIZE",
+                "STATE",
+                "NODE",
+                "GPU",
+                "SLICE",
+            ][..],
+            &USE_TITLES,
+        ]
+        .concat(),
+    )];
     for job in jobs {
         let head = [
             plain(&job.name),
@@ -331,19 +355,21 @@ pub fn own(jobs: &[OwnJob], now: u64) -> Vec<String> {
                 slice.gpu.to_string(),
                 slice.kind.clone(),
             ]);
-            row.extend(use_cells(slice.usage.as_ref(), now));
+            row.extend(use_cells(slice.usage.as_ref(), clock));
             rows.push(row);
         }
         if job.slices.is_empty() {
             let mut row = head.to_vec();
             let nodes = job.nodes.first().map_or("-".to_owned(), |node| plain(node));
             row.extend([nodes, "-".to_owned(), "-".to_owned()]);
-            let mut cells = use_cells(None, now);
-            let starts = job.starts.map(|at| format!("expected {}", moment(at, now)));
+            let mut of_use = use_cells(None, clock);
+            let starts = job
+                .starts
+                .map(|at| format!("expected {}", clock.moment(at)));
             let why = job.reason.as_deref().map(plain);
             let notes = starts.into_iter().chain(why).collect::<Vec<_>>();
-            cells[3] = notes.join(", ");
-            row.extend(cells);
+            of_use[3] = notes.join(", ");
+            row.extend(of_use);
             rows.push(row);
         }
     }
@@ -351,15 +377,14 @@ pub fn own(jobs: &[OwnJob], now: u64) -> Vec<String> {
 }
 
 /// What could start now.
-pub fn starts(starts: &[Start], now: u64) -> Vec<String> {
-    let titles = ["PARTITION", "COULD START NOW", "LATER"];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+pub fn starts(starts: &[Start], clock: &Clock) -> Vec<String> {
+    let mut rows = vec![cells(&["PARTITION", "COULD START NOW", "LATER"])];
     for start in starts {
         let none = || "nothing".to_owned();
         let later = start.more.as_ref().map(|later| match later.starts {
             Some(at) => {
-                let wait = span(at.saturating_sub(now));
-                format!("{} at {} (in {wait})", later.fraction, moment(at, now))
+                let wait = span(at.saturating_sub(clock.now));
+                format!("{} at {} (in {wait})", later.fraction, clock.moment(at))
             }
             None => format!("{} at a time that Slurm does not say", later.fraction),
         });
@@ -385,6 +410,13 @@ mod tests {
     use test_examples::NOW;
 
     use super::*;
+
+    fn clock() -> Clock {
+        Clock {
+            now: NOW,
+            zone: TimeZone::UTC,
+        }
+    }
 
     /// Twelve nodes: some by their files, one drained, one that stopped, one without a file, one that nobody knows.
     fn report() -> Report {
@@ -425,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_shown_as_bars_with_room_waits_and_idle_slices() {
-        let text = cluster(&report()).join("\n") + "\n";
+        let text = cluster(&report(), &clock()).join("\n") + "\n";
         assert!(!text.contains('\u{1b}'));
         expect_file!["../../tests/snapshots/cluster.txt"].assert_eq(&text);
         expect_file!["../../../docs/images/status-cluster.svg"].assert_eq(&picture(&text));
@@ -437,7 +469,7 @@ mod tests {
         report.nodes[0].stuck = vec![test_examples::stuck()];
         report.nodes[2].stale = true;
         report.nodes[2].stuck = vec![test_examples::stuck()];
-        let text = cluster(&report).join("\n");
+        let text = cluster(&report, &clock()).join("\n");
         assert!(
             text.contains("\n\ngn0001: GPU 0 1g.10gb at 3:1 is stuck for 13m: in use (19); DCGM's"),
             "{text}"
@@ -449,7 +481,7 @@ mod tests {
     fn a_cluster_without_jobs_that_wait_says_so() {
         let mut report = report();
         report.waiting = Some(Vec::new());
-        let text = cluster(&report).join("\n");
+        let text = cluster(&report, &clock()).join("\n");
         assert!(text.contains("\nNo job waits for a fraction.\n"), "{text}");
     }
 
@@ -499,11 +531,11 @@ mod tests {
             start("teaching", None, None),
             start("inference", None, Some(("0.1", NOW + 90_000))),
         ];
-        let mut lines = own(&[running, waiting], NOW);
+        let mut lines = own(&[running, waiting], &clock());
         lines.extend([String::new()]);
-        lines.extend(starts(&could, NOW));
+        lines.extend(starts(&could, &clock()));
         lines.extend([String::new()]);
-        lines.extend(own(&[], NOW));
+        lines.extend(own(&[], &clock()));
         let text = lines.join("\n") + "\n";
         expect_file!["../../tests/snapshots/own.txt"].assert_eq(&text);
     }
@@ -511,7 +543,7 @@ mod tests {
     #[test]
     fn the_slices_of_a_node_are_listed_by_its_file() {
         let report = report();
-        let text = slices(&report.nodes[0], NOW).join("\n") + "\n";
+        let text = slices(&report.nodes[0], &clock()).join("\n") + "\n";
         expect_file!["../../tests/snapshots/slices.txt"].assert_eq(&text);
     }
 

@@ -1,12 +1,12 @@
 //! Lines of `gpufrac top`.
 
-use gpufrac_view::words::{plain, span};
-use gpufrac_view::{Gpu, Node, Slice};
+use gpufrac_page::words::{gib, percent, plain, span};
+use gpufrac_view::{Gpu, Node, Slice, Sums, Use};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::view::{Row, SliceIndex, Sums, View};
+use super::view::{Row, SliceIndex, View};
 
 /// The abilities of the terminal.
 #[derive(Debug, Clone, Copy)]
@@ -82,27 +82,6 @@ pub fn fit(text: &str, width: usize) -> String {
 fn right(text: &str, width: usize) -> String {
     let wide = text.width();
     if wide < width { " ".repeat(width - wide) + text } else { fit(text, width) }
-}
-
-fn gpus(units: u32) -> String {
-    let text = format!("{:.2}", f64::from(units) / 100.0);
-    match text.trim_end_matches('0').trim_end_matches('.') {
-        "" => "0".to_owned(),
-        short => short.to_owned(),
-    }
-}
-
-/// What is used and free.
-pub fn totals(sums: &Sums) -> String {
-    let name = if sums.gpus == 1 { "GPU" } else { "GPUs" };
-    format!(
-        "{} {name}, {} used, {} free, {} of {} slices idle",
-        sums.gpus,
-        gpus(sums.used),
-        gpus(sums.free()),
-        sums.idle,
-        sums.slices
-    )
 }
 
 /// A column of slices.
@@ -254,7 +233,7 @@ impl<'a> Lines<'a> {
             0 => String::new(),
             count => format!(", {count} stuck"),
         };
-        let totals = totals(&Sums::of(node));
+        let totals = Sums::of([node]).text();
         let text = format!("{sign} {}  {totals}{faults}{stuck}", node.node);
         let text = fit(&text, self.width.saturating_sub(age.width() + 1));
         let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -300,20 +279,9 @@ impl<'a> Lines<'a> {
         }
         let mut spans = Vec::new();
         let mut at = 0;
-        let cells = u32::from(gpu.memory_slices);
-        let scale = |part: u32, whole: u32| (part as usize * width) / whole.max(1) as usize;
-        let mut units = 0;
-        for slice in &gpu.slices {
-            let (from, to) = match slice.place.filter(|_| cells > 0) {
-                Some(place) => (
-                    scale(place.start.into(), cells),
-                    scale(u32::from(place.start) + u32::from(place.size), cells),
-                ),
-                None => {
-                    units += slice.units;
-                    (scale(units - slice.units, 100), scale(units, 100))
-                }
-            };
+        for (slice, span, whole) in gpu.spans() {
+            let scale = |part: u32| (part as usize * width) / whole as usize;
+            let (from, to) = (scale(span.start), scale(span.end));
             let (from, to) = (from.max(at).min(width), to.min(width));
             spans.push(self.free(from - at));
             spans.push(self.cell(slice, to.saturating_sub(from)));
@@ -344,12 +312,12 @@ impl<'a> Lines<'a> {
 
     /// The style of a slice: how it is used, and whether it is the reader's.
     fn style(&self, slice: &Slice) -> Style {
-        let style = match &slice.usage {
-            _ if slice.state != "active" => self.look.ink(Color::Blue),
-            None => Style::new(),
-            Some(usage) if usage.ends.is_some() || usage.warnings > 0 => self.look.ink(Color::Red),
-            Some(usage) if usage.idle >= 60 => self.look.ink(Color::Yellow),
-            Some(_) => self.look.ink(Color::Green),
+        let style = match Use::of(slice) {
+            Use::Changing => self.look.ink(Color::Blue),
+            Use::Unknown => Style::new(),
+            Use::Warned => self.look.ink(Color::Red),
+            Use::Idle => self.look.ink(Color::Yellow),
+            Use::Busy => self.look.ink(Color::Green),
         };
         if self.view.is_own(slice) { style.add_modifier(Modifier::BOLD) } else { style }
     }
@@ -398,20 +366,16 @@ impl<'a> Lines<'a> {
             Field::Kind => fit(&slice.kind, width),
             Field::Busy => {
                 let busy = usage.and_then(|usage| usage.activity);
-                right(
-                    &busy.map_or("?".to_owned(), |busy| format!("{:.0} %", 100.0 * busy)),
-                    width,
-                )
+                right(&busy.map_or("?".to_owned(), percent), width)
             }
             Field::Bar => {
                 let busy = usage.and_then(|usage| usage.activity);
                 busy.map_or_else(|| " ".repeat(width), |busy| self.look.bar(busy, width))
             }
             Field::Memory => {
-                let gib = |mib: u64| mib as f64 / 1024.0;
                 let used = usage.and_then(|usage| usage.memory_mib);
-                let used = used.map_or("?".to_owned(), |mib| format!("{:.1}", gib(mib)));
-                right(&format!("{used}/{:.1}", gib(slice.memory_limit_mib)), width)
+                let used = used.map_or("?".to_owned(), gib);
+                right(&format!("{used}/{}", gib(slice.memory_limit_mib)), width)
             }
             Field::Idle => fit(&idle(slice), width),
             Field::Warned => {

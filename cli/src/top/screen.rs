@@ -1,13 +1,13 @@
 //! The screen of `gpufrac top`: a head, rows, keys.
 
-use gpufrac_view::words::plain;
+use gpufrac_page::words::plain;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Clear, Paragraph};
 
-use super::line::{Lines, Look, fit, totals};
+use super::line::{Lines, Look, fit};
 use super::view::View;
 
 const KEYS: &str = "q quit  s sort  / filter  u mine  enter open  ? help";
@@ -77,7 +77,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &View, look: Look) {
 /// The sums of all nodes.
 pub fn head(view: &View) -> String {
     let name = if view.nodes.len() == 1 { "node" } else { "nodes" };
-    format!("{} {name}, {}", view.nodes.len(), totals(&view.sums))
+    format!("{} {name}, {}", view.nodes.len(), view.sums.text())
 }
 
 /// The state of the view, and the first problem.

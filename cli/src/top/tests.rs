@@ -14,6 +14,7 @@ use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::*;
+use crate::args::Sort;
 
 /// The clock of the nodes in `cli/tests/top`.
 const NOW: u64 = 1_790_000_000;

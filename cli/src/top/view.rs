@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_view::{Gpu, Node, Slice};
+use gpufrac_view::{Gpu, Node, Slice, Sums};
 
+use crate::args::Sort;
 use crate::node_files::Found;
 
 /// Up to this number of nodes the slices of all are shown at the start; of more, a line for each node.
@@ -19,23 +20,6 @@ pub struct Reader {
     pub user: Option<UserId>,
     /// The job in which the command runs.
     pub job: Option<JobId>,
-}
-
-/// The order of slices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sort {
-    /// By node, GPU and position, as a tree
-    Place,
-    /// The busiest first
-    Busy,
-    /// The most memory in use first
-    Memory,
-    /// The longest idle first
-    Idle,
-    /// The next to be ended first
-    Warned,
-    /// By name of the user
-    User,
 }
 
 impl Sort {
@@ -118,42 +102,6 @@ struct Key {
     slice: Option<(Option<u32>, u64, bool)>,
 }
 
-/// Sums of slices.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sums {
-    /// GPUs.
-    pub gpus: u32,
-    /// Units of slices; 100 are a GPU.
-    pub used: u32,
-    /// Slices.
-    pub slices: u32,
-    /// Slices that were idle for a minute or longer.
-    pub idle: u32,
-}
-
-impl Sums {
-    fn add(&mut self, node: &Node) {
-        self.gpus += u32::try_from(node.gpus.len()).unwrap_or(u32::MAX);
-        for slice in node.gpus.iter().flat_map(|gpu| &gpu.slices) {
-            self.used += slice.units;
-            self.slices += 1;
-            self.idle += u32::from(slice.usage.as_ref().is_some_and(|usage| usage.idle >= 60));
-        }
-    }
-
-    /// Of a node.
-    pub fn of(node: &Node) -> Sums {
-        let mut sums = Sums::default();
-        sums.add(node);
-        sums
-    }
-
-    /// Units that no slice holds.
-    pub fn free(&self) -> u32 {
-        (self.gpus * 100).saturating_sub(self.used)
-    }
-}
-
 /// The state of the screen.
 #[derive(Debug)]
 pub struct View {
@@ -216,10 +164,7 @@ impl View {
         self.nodes = found.nodes;
         self.problems = found.problems;
         self.is_read = true;
-        self.sums = Sums::default();
-        for node in &self.nodes {
-            self.sums.add(node);
-        }
+        self.sums = Sums::of(self.nodes.iter().map(|node| &**node));
         self.arrange(at);
     }
 

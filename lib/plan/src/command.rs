@@ -15,7 +15,7 @@ use crate::job::History;
 use crate::limits::{Assigned, Limits};
 use crate::per_gpu::PerGpu;
 use crate::read::{self, ReadError};
-use crate::render::{self, Page};
+use crate::render::Forecast;
 use crate::search;
 
 /// Arguments of `plan`.
@@ -182,7 +182,7 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, Pl
     options.limits = limits;
     let plan = search::plan(&history, &cluster, &options, &mut say)?;
     let rate = args.rate.map(|rate| (rate, args.currency.clone()));
-    let page = Page::new(
+    let forecast = Forecast::new(
         &plan,
         &options,
         &history,
@@ -190,16 +190,14 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, Pl
         names(&args.history),
         rate,
     )?;
-    for (path, text) in [
-        (&args.html, render::html::text as fn(&Page<'_>) -> String),
-        (&args.toml, |page| page.file.clone()),
-    ] {
-        let text = text(&page);
-        if let Some(path) = path.as_ref().filter(|_| !text.is_empty()) {
-            write(path, &text)?;
-        }
+    let page = forecast.page();
+    if let Some(path) = &args.html {
+        write(path, &page.html())?;
     }
-    Ok(render::text::text(&page))
+    if let Some(path) = args.toml.as_ref().filter(|_| !forecast.file.is_empty()) {
+        write(path, &forecast.file)?;
+    }
+    Ok(page.text())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), PlanError> {

@@ -1,10 +1,9 @@
 //! A plan as text and as a page.
 
-pub mod chart;
-pub mod html;
-pub mod text;
+mod page;
 
 use gpufrac_core::config::ConfigErrors;
+use gpufrac_page::words;
 
 use crate::cluster::Cluster;
 use crate::job::{History, Skipped};
@@ -12,9 +11,9 @@ use crate::proposal;
 use crate::search::{Bands, Judged, Options, Plan};
 use crate::sums::{Band, quantile};
 
-/// The content of a page.
+/// All that is to be shown.
 #[derive(Debug)]
-pub struct Page<'a> {
+pub struct Forecast<'a> {
     pub plan: &'a Plan,
     /// The input of the plan.
     pub options: &'a Options,
@@ -44,8 +43,8 @@ pub struct Page<'a> {
     pub lines: Vec<String>,
 }
 
-impl<'a> Page<'a> {
-    /// A page of a plan.
+impl<'a> Forecast<'a> {
+    /// Of a plan.
     ///
     /// # Errors
     /// When the proposed gpufrac.toml is wrong.
@@ -56,7 +55,7 @@ impl<'a> Page<'a> {
         cluster: (&Cluster, String),
         source: String,
         rate: Option<(f64, String)>,
-    ) -> Result<Page<'a>, ConfigErrors> {
+    ) -> Result<Forecast<'a>, ConfigErrors> {
         let (first, last) = history.span();
         let best = plan.best.first().unwrap_or(&plan.today);
         // Without a gain nothing is proposed, unless it was asked for.
@@ -65,7 +64,7 @@ impl<'a> Page<'a> {
             file = proposal::file(best.candidate, &options.model, cluster.0);
             lines = proposal::lines(&file, cluster.0)?;
         }
-        Ok(Page {
+        Ok(Forecast {
             plan,
             options,
             source,
@@ -92,64 +91,33 @@ impl<'a> Page<'a> {
         all.filter_map(|judged| Some((judged, judged.bands.as_ref()?)))
     }
 
-    /// The columns of the table of figures: what each candidate is called, and its figures with their bands.
-    fn figures(&self) -> impl Iterator<Item = Vec<String>> {
-        let today = self.plan.today.bands.as_ref();
-        let today = today.map_or(self.gpus, |bands| bands.needed.gpus);
-        self.shown().map(move |(judged, bands)| {
-            let needed = bands.needed;
-            let mut cells = vec![
-                judged.candidate.to_string(),
-                format!("{} ({} to {})", needed.gpus, needed.low, needed.high),
-                times(bands.wait_mean),
-                times(bands.wait_p95),
-                band(bands.allocated, 0),
-                band(bands.utilisation, 1),
-                band(bands.slowed, 1),
-                band(bands.gain, 1),
-            ];
-            cells.extend(self.money(needed.gpus, today));
-            cells
-        })
-    }
-
-    /// The head of the column of jobs that run longer.
-    fn slowed_head(&self) -> String {
-        let percent = 100.0 * (self.options.slow - 1.0);
-        format!("jobs slowed by over {percent:.0} %, %")
-    }
-
     /// The answer in a sentence.
     pub fn answer(&self) -> String {
         let figure =
             if self.plan.by_wait { "the time from submission to end" } else { "GPU-hours" };
+        let gain = |best: &Judged| {
+            best.bands
+                .as_ref()
+                .map(|bands| bands.gain)
+                .unwrap_or_default()
+        };
         match (self.plan.winner(), self.plan.best.first()) {
             (Some(best), _) => {
-                let gain = best
-                    .bands
-                    .as_ref()
-                    .map(|bands| bands.gain)
-                    .unwrap_or_default();
-                format!("{} lowers {figure} by {} %.", best.candidate, band(gain, 0))
+                let gain = band(gain(best), 0);
+                format!("{} lowers {figure} by {gain} %.", best.candidate)
             }
             (None, Some(best)) => {
-                let gain = best
-                    .bands
-                    .as_ref()
-                    .map(|bands| bands.gain)
-                    .unwrap_or_default();
+                let gain = gain(best);
+                let change = Band {
+                    value: -gain.value,
+                    low: -gain.high,
+                    high: -gain.low,
+                };
                 format!(
                     "No gain here: the best of {} ways of lending, {}, changes {figure} by {} %, and the band includes none.",
                     self.plan.compared,
                     best.candidate,
-                    band(
-                        Band {
-                            value: -gain.value,
-                            low: -gain.high,
-                            high: -gain.low
-                        },
-                        0
-                    )
+                    band(change, 0)
                 )
             }
             (None, None) => {
@@ -298,17 +266,7 @@ fn number(value: f64, decimals: usize) -> String {
 
 /// A time, to the second.
 pub fn time(seconds: f64) -> String {
-    gpufrac_view::words::span(seconds.round() as u64)
-}
-
-/// Times with their band.
-fn times(band: Band) -> String {
-    format!(
-        "{} ({} to {})",
-        time(band.value),
-        time(band.low),
-        time(band.high)
-    )
+    words::span(seconds.round() as u64)
 }
 
 /// A size as users write it.
@@ -318,6 +276,7 @@ pub fn size(units: u32) -> String {
         units => format!("0.{units:02}"),
     }
 }
+
 /// Whether CPUs are counted, and whether pieces run out of them.
 fn cpus(options: &Options, history: &History, cluster: &Cluster) -> String {
     let asked = history.jobs.iter().filter(|job| job.can_share());

@@ -43,19 +43,25 @@ pub struct Balance {
 }
 
 impl Balance {
+    /// The parts of the capacity with their names, in unit-seconds.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, u64); 7] {
+        [
+            ("busy", self.busy),
+            ("idle", self.idle),
+            ("unknown", self.unknown),
+            ("suspended", self.suspended),
+            ("free", self.free),
+            ("unplaceable", self.unplaceable),
+            ("down", self.down),
+        ]
+    }
+
     /// The residual, in seconds of a unit: 0 where the books balance.
     #[must_use]
     pub fn residual(&self) -> i128 {
-        let parts = [
-            self.busy,
-            self.idle,
-            self.unknown,
-            self.suspended,
-            self.free,
-            self.unplaceable,
-            self.down,
-        ];
-        let parts: i128 = parts.iter().map(|&part| i128::from(part)).sum();
+        let parts = self.parts().into_iter();
+        let parts: i128 = parts.map(|(_, part)| i128::from(part)).sum();
         i128::from(self.capacity) + i128::from(self.rounded) - parts
     }
 

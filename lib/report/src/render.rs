@@ -1,11 +1,11 @@
 //! A report as text, CSV, JSON and a page.
 
-pub mod chart;
 pub mod csv;
-pub mod html;
 pub mod json;
 mod own;
-pub mod text;
+mod page;
+
+pub use page::page;
 
 use crate::audit::Audited;
 use crate::hints::Hints;
@@ -69,7 +69,7 @@ fn hours(unit_seconds: u64) -> f64 {
     unit_seconds as f64 / money::GPU_HOUR as f64
 }
 
-/// A part of a whole in percent; None of nothing.
-fn percent(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
+/// A part of a whole, 0 to 1; None of nothing.
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }

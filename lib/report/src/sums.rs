@@ -89,6 +89,19 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// The times with their names, in unit-seconds.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, u64); 6] {
+        [
+            ("allocated", self.allocated),
+            ("busy", self.busy),
+            ("idle", self.idle),
+            ("unknown", self.unknown),
+            ("suspended", self.suspended),
+            ("reclaimed", self.reclaimed),
+        ]
+    }
+
     /// Adds what a job held.
     pub fn add(&mut self, held: &Held, rates: &Rates) {
         self.slices += 1;

@@ -15,11 +15,12 @@ mod of_pool;
 mod read;
 pub mod slurm;
 pub mod stuck;
-pub mod words;
+mod sums;
 
 pub use of_pool::Seen;
 pub use read::ViewError;
 pub use stuck::Stuck;
+pub use sums::{Sums, Use};
 
 /// The version of the file that this build writes.
 pub const VERSION: u32 = 1;

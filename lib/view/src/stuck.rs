@@ -5,7 +5,7 @@ use gpufrac_core::ids::{DeviceIndex, GpuIndex};
 use gpufrac_core::layout::Side;
 use serde::{Deserialize, Serialize};
 
-use crate::words::{plain, span};
+use gpufrac_page::words::{plain, span};
 
 /// A place that jobs do not get until what keeps it is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

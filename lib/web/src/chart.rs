@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::html::Html;
-use crate::{History, Point, text};
+use gpufrac_page::html::Html;
+use gpufrac_page::words;
+
+use crate::{History, Point};
 
 /// The size of a picture in its own units; the page stretches it.
 const WIDTH: f64 = 1000.0;
@@ -38,9 +40,9 @@ pub fn draw(page: &mut Html, history: &History, limit: u64) {
     ends(page, span);
     let most = points.iter().filter_map(|point| point.memory_mib).max();
     let most = most.map_or(String::new(), |most| {
-        format!(", at most {}", text::gib(most))
+        format!(", at most {}", words::gib(most))
     });
-    let title = format!("Memory in GiB, 0 to {}{most}", text::gib(limit));
+    let title = format!("Memory in GiB, 0 to {}{most}", words::gib(limit));
     picture(page, &title, "changing", points, memory);
     ends(page, span);
 }
@@ -53,9 +55,10 @@ fn mean(points: &[Point]) -> Option<f64> {
 
 fn ends(page: &mut Html, (from, to): (u64, u64)) {
     page.raw("<div class=\"ends\"><span>")
-        .text(text::utc(from))
+        .text(words::utc_minute(from))
         .raw("</span><span>");
-    page.text(text::utc(to)).raw("</span></div></figure>\n");
+    page.text(words::utc_minute(to))
+        .raw("</span></div></figure>\n");
 }
 
 fn picture(

@@ -1,18 +1,18 @@
 //! The map of the cluster, and the list of jobs.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use gpufrac_view::{Gpu, Node};
+use gpufrac_view::{Gpu, Node, Sums, Use};
 
-use crate::html::{Cell, Html};
-use crate::{Day, Held, JOBS, NODES, Site, Sums, Use, file_name, text};
+use gpufrac_page::html::{Cell, Html};
+use gpufrac_page::words;
+
+use crate::{Day, Held, JOBS, NODES, Site, file_name};
 
 pub fn page(site: &Site) -> String {
-    let mut page = Html::new(site, "GPUs of the cluster", 0);
-    let mut sums = Sums::default();
-    for node in &site.nodes {
-        sums.add(node);
-    }
+    let mut page = site.html("GPUs of the cluster", 0);
+    let sums = Sums::of(site.nodes.iter().map(|node| &**node));
     let nodes = if site.nodes.len() == 1 { "node" } else { "nodes" };
     page.paragraph(format!("{} {nodes}, {}.", site.nodes.len(), sums.text()));
     page.title("Nodes");
@@ -30,19 +30,13 @@ pub fn page(site: &Site) -> String {
 
 /// Explains the colours.
 pub fn key(page: &mut Html) {
-    page.raw("<ul class=\"key\">");
-    for kind in Use::ALL {
-        page.raw("<li><span style=\"background:var(--")
-            .raw(kind.name())
-            .raw(")\"></span>");
-        page.text(kind.words()).raw("</li>");
-    }
-    page.raw("<li><span style=\"background:var(--free)\"></span>free</li>");
-    page.raw("<li><span class=\"out\"></span>cannot be used, or no news</li></ul>\n");
+    let kinds = Use::ALL.map(|kind| (kind.colour(), kind.words()));
+    let others = [("free", "free"), ("out", "cannot be used, or no news")];
+    page.key(kinds.into_iter().chain(others));
 }
 
 fn card(page: &mut Html, site: &Site, node: &Node) {
-    let sums = Sums::of(node);
+    let sums = Sums::of([node]);
     page.raw("<li><a href=\"")
         .raw(NODES)
         .raw("/")
@@ -52,9 +46,9 @@ fn card(page: &mut Html, site: &Site, node: &Node) {
     let free = (100 * sums.gpus).saturating_sub(sums.used_units);
     page.text(format!(
         "{} of {} GPUs used, {} free",
-        text::gpus(sums.used_units),
+        words::gpus(sums.used_units),
         sums.gpus,
-        text::gpus(free)
+        words::gpus(free)
     ));
     if sums.idle > 0 {
         page.text(format!(", {} idle", sums.idle));
@@ -67,25 +61,24 @@ fn card(page: &mut Html, site: &Site, node: &Node) {
     page.raw("</li>\n");
 }
 
+/// A paragraph about a problem.
+fn bad(page: &mut Html, text: impl Display) {
+    page.raw("<p class=\"bad\">").text(text).raw("</p>");
+}
+
 /// What keeps a node or its GPUs from being used.
 pub fn problems(page: &mut Html, site: &Site, node: &Node) {
     if site.is_stale(node) {
-        let age = text::span(site.now.saturating_sub(node.written));
-        page.raw("<p class=\"bad\">")
-            .text(format!("No news for {age}"))
-            .raw("</p>");
+        let age = words::span(site.now.saturating_sub(node.written));
+        bad(page, format!("No news for {age}"));
     }
-    let faults = Sums::of(node).faults;
+    let faults = Sums::of([node]).faults;
     if faults > 0 {
         let gpus = if faults == 1 { "GPU" } else { "GPUs" };
-        page.raw("<p class=\"bad\">")
-            .text(format!("{faults} {gpus} cannot be used"))
-            .raw("</p>");
+        bad(page, format!("{faults} {gpus} cannot be used"));
     }
     for place in &node.stuck {
-        page.raw("<p class=\"bad\">")
-            .text(place.text(site.now))
-            .raw("</p>");
+        bad(page, place.text(site.now));
     }
 }
 
@@ -97,27 +90,16 @@ pub fn bar(page: &mut Html, gpu: &Gpu, is_stale: bool) {
     }
     page.raw("<span class=\"bar\" aria-hidden=\"true\" style=\"background:linear-gradient(90deg");
     let mut at = 0.0;
-    let mut units = 0;
-    for slice in &gpu.slices {
-        let (from, to) = match slice.place.filter(|_| gpu.memory_slices > 0) {
-            Some(place) => {
-                let percent =
-                    |slices: u32| 100.0 * f64::from(slices) / f64::from(gpu.memory_slices);
-                let start = u32::from(place.start);
-                (percent(start), percent(start + u32::from(place.size)))
-            }
-            None => {
-                units += slice.units;
-                (f64::from(units - slice.units), f64::from(units))
-            }
-        };
+    for (slice, span, whole) in gpu.spans() {
+        let percent = |part: u32| 100.0 * f64::from(part) / f64::from(whole);
+        let (from, to) = (percent(span.start), percent(span.end));
         let (from, to) = (from.max(at).min(100.0), to.min(100.0));
         page.raw(",var(--free) ")
             .text(format!("{at:.2}% {from:.2}%"));
         // A line of the background separates slices.
         let end = (to - 0.6).max(from);
         page.raw(",var(--")
-            .raw(Use::of(slice).name())
+            .raw(Use::of(slice).colour())
             .raw(") ")
             .text(format!("{from:.2}% {end:.2}%"));
         page.raw(",var(--paper) ")
@@ -160,7 +142,7 @@ fn free(page: &mut Html, site: &Site) {
         vec![partition.into(), sizes.into()]
     });
     let caption = "Jobs of each size that have room if no other job starts";
-    page.table(caption, &["Partition", "Jobs"], rows);
+    page.table(caption, &["Partition", "Jobs"], usize::MAX, rows, None);
 }
 
 fn waiting(page: &mut Html, site: &Site) {
@@ -174,7 +156,7 @@ fn waiting(page: &mut Html, site: &Site) {
         return;
     }
     let rows = waiting.iter().map(|one| {
-        let starts = one.starts.map_or("unknown".to_owned(), text::utc);
+        let starts = one.starts.map_or("unknown".to_owned(), words::utc_minute);
         vec![
             one.partition.as_str().into(),
             one.size.as_str().into(),
@@ -190,7 +172,13 @@ fn waiting(page: &mut Html, site: &Site) {
         "Reason",
         "First start, as Slurm expects",
     ];
-    page.table("Waiting requests by partition and size", &heads, rows);
+    page.table(
+        "Waiting requests by partition and size",
+        &heads,
+        usize::MAX,
+        rows,
+        None,
+    );
 }
 
 fn week(page: &mut Html, site: &Site) {
@@ -199,15 +187,7 @@ fn week(page: &mut Html, site: &Site) {
         page.paragraph("There are no usage records of these days.");
         return;
     };
-    page.raw("<ul class=\"key\">");
-    for (name, words) in PARTS {
-        page.raw("<li><span style=\"background:var(--")
-            .raw(name)
-            .raw(")\"></span>")
-            .raw(words)
-            .raw("</li>");
-    }
-    page.raw("<li><span class=\"out\"></span>down</li></ul>\n");
+    page.key(PARTS.into_iter().chain([("out", "down")]));
     for day in week {
         day_bar(page, day);
     }
@@ -223,7 +203,9 @@ fn week(page: &mut Html, site: &Site) {
     page.table(
         "GPU-hours of each day, of slices that have ended",
         &heads,
+        usize::MAX,
         rows,
+        None,
     );
 }
 
@@ -254,12 +236,12 @@ fn day_bar(page: &mut Html, day: &Day) {
         at = to;
     }
     page.raw(",transparent ").text(format!("{at:.2}%"));
-    page.raw("),repeating-linear-gradient(135deg,var(--free) 0 4px,var(--unknown) 4px 6px)\"></span></div>\n");
+    page.raw("),var(--out)\"></span></div>\n");
 }
 
 /// The list of jobs.
 pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
-    let mut page = Html::new(site, "Jobs with slices", 0);
+    let mut page = site.html("Jobs with slices", 0);
     let all = crate::slices(&site.nodes);
     let hidden = all.filter(|held| held.slice.owner.is_none()).count();
     if hidden > 0 {
@@ -270,10 +252,7 @@ pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
         let units: u32 = held.iter().map(|held| held.slice.units).sum();
         let mut nodes: Vec<&str> = held.iter().map(|held| held.node.node.as_str()).collect();
         nodes.dedup();
-        let worst = held
-            .iter()
-            .map(|held| Use::of(held.slice))
-            .max_by_key(|kind| kind.rank());
+        let worst = held.iter().map(|held| Use::of(held.slice)).max();
         let idle = held
             .iter()
             .filter_map(|held| held.slice.usage.as_ref())
@@ -288,9 +267,9 @@ pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
                 .into(),
             owner.map_or("", |owner| &owner.partition).into(),
             nodes.join(" ").into(),
-            text::gpus(units).into(),
+            words::gpus(units).into(),
             worst.map_or("", Use::words).into(),
-            idle.map_or(String::new(), text::span).into(),
+            idle.map_or(String::new(), words::span).into(),
         ]
     });
     let heads = [
@@ -303,6 +282,6 @@ pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
         "Use",
         "Idle for",
     ];
-    page.table("Jobs", &heads, rows);
+    page.table("Jobs", &heads, usize::MAX, rows, None);
     page.end()
 }

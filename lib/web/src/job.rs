@@ -1,11 +1,14 @@
 //! The page of a job.
 
 use crate::chart;
-use crate::html::{Cell, Html};
-use crate::{Held, History, NODES, Site, Use, file_name, node, text};
+use gpufrac_page::html::Cell;
+use gpufrac_page::words;
+use gpufrac_view::Use;
+
+use crate::{Held, History, NODES, Site, file_name, node};
 
 pub fn page(site: &Site, job: u32, held: &[Held<'_>], history: &History) -> String {
-    let mut page = Html::new(site, &format!("Job {job}"), 1);
+    let mut page = site.html(&format!("Job {job}"), 1);
     if let Some(owner) = held.first().and_then(|held| held.slice.owner.as_ref()) {
         let account = owner
             .account
@@ -35,17 +38,13 @@ pub fn page(site: &Site, job: u32, held: &[Held<'_>], history: &History) -> Stri
             held.gpu.index.to_string().into(),
             held.slice.fraction.as_str().into(),
             held.slice.kind.as_str().into(),
-            text::utc(held.slice.since).into(),
+            words::utc_minute(held.slice.since).into(),
             Use::of(held.slice).words().into(),
-            activity
-                .map_or("unknown".to_owned(), |part| {
-                    format!("{:.0} %", 100.0 * part)
-                })
-                .into(),
-            memory.map_or("unknown".to_owned(), text::gib).into(),
-            text::gib(held.slice.memory_limit_mib).into(),
+            activity.map_or("unknown".to_owned(), words::percent).into(),
+            memory.map_or("unknown".to_owned(), words::gib).into(),
+            words::gib(held.slice.memory_limit_mib).into(),
             usage
-                .map_or("unknown".to_owned(), |usage| text::span(usage.idle))
+                .map_or("unknown".to_owned(), |usage| words::span(usage.idle))
                 .into(),
             node::policy(site, held.slice).into(),
         ]
@@ -63,7 +62,7 @@ pub fn page(site: &Site, job: u32, held: &[Held<'_>], history: &History) -> Stri
         "Idle for",
         "Policy",
     ];
-    page.table("Slices of the job", &heads, rows);
+    page.table("Slices of the job", &heads, usize::MAX, rows, None);
     page.raw("<p>Why a job was warned or ended: <code>gpufrac why ")
         .text(job)
         .raw("</code></p>\n");

@@ -1,21 +1,21 @@
 //! Static pages and JSON of a cluster: the map, each node, each job, waiting requests, a week of use.
 //!
 //! A page loads nothing: no script, no font, no picture, no style of another file. Texts of users and admins are
-//! escaped by `html::Html`, the only writer of pages.
+//! escaped by `gpufrac_page::html::Html`, the only writer of pages.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpufrac_view::{Gpu, Node, Slice};
+use gpufrac_page::html::Html;
+use gpufrac_page::words;
+use gpufrac_view::{Gpu, Node, Slice, Sums};
 use serde::{Deserialize, Serialize};
 
 mod chart;
 mod cluster;
-mod html;
 mod job;
 mod node;
-mod text;
 
 /// The version of `cluster.json` and of the files of jobs.
 pub const VERSION: u32 = 1;
@@ -278,7 +278,7 @@ impl Cluster<'_> {
             written: node.written,
             stale: site.is_stale(node),
             file: format!("{NODES}/{}.json", file_name(&node.node)),
-            sums: Sums::of(node),
+            sums: Sums::of([&**node]),
         };
         Cluster {
             version: VERSION,
@@ -291,119 +291,23 @@ impl Cluster<'_> {
     }
 }
 
-/// Sums of slices.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-struct Sums {
-    gpus: u32,
-    /// GPUs that cannot be used.
-    faults: u32,
-    /// Units of slices; 100 are a GPU.
-    used_units: u32,
-    slices: u32,
-    /// Slices that were idle for a minute or longer.
-    idle: u32,
-}
-
-impl Sums {
-    fn of(node: &Node) -> Sums {
-        let mut sums = Sums::default();
-        sums.add(node);
-        sums
-    }
-
-    fn add(&mut self, node: &Node) {
-        for gpu in &node.gpus {
-            self.gpus += 1;
-            self.faults += u32::from(gpu.fault.is_some());
-            for slice in &gpu.slices {
-                self.used_units += slice.units;
-                self.slices += 1;
-                self.idle +=
-                    u32::from(Use::of(slice) == Use::Idle || Use::of(slice) == Use::Warned);
-            }
-        }
-    }
-
-    fn text(&self) -> String {
-        let name = if self.gpus == 1 { "GPU" } else { "GPUs" };
-        let free = (100 * self.gpus).saturating_sub(self.used_units);
-        format!(
-            "{} {name}, {} used, {} free, {} of {} slices idle",
-            self.gpus,
-            text::gpus(self.used_units),
-            text::gpus(free),
-            self.idle,
-            self.slices
-        )
-    }
-}
-
-/// How a slice is used, as colours show it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Busy,
-    Idle,
-    Warned,
-    Unknown,
-    /// The slice is being made, removed or kept.
-    Changing,
-}
-
-impl Use {
-    const ALL: [Use; 5] = [
-        Use::Busy,
-        Use::Idle,
-        Use::Warned,
-        Use::Unknown,
-        Use::Changing,
-    ];
-
-    fn of(slice: &Slice) -> Use {
-        if slice.state != "active" {
-            return Use::Changing;
-        }
-        match &slice.usage {
-            None => Use::Unknown,
-            Some(usage) if usage.warnings > 0 || usage.ends.is_some() => Use::Warned,
-            Some(usage) if usage.idle >= 60 => Use::Idle,
-            Some(_) => Use::Busy,
-        }
-    }
-
-    /// The name of the colour in the style.
-    fn name(self) -> &'static str {
-        match self {
-            Use::Busy => "busy",
-            Use::Idle => "idle",
-            Use::Warned => "warned",
-            Use::Unknown => "unknown",
-            Use::Changing => "changing",
-        }
-    }
-
-    /// Of several slices of a job the most noteworthy is shown.
-    fn rank(self) -> u8 {
-        match self {
-            Use::Busy => 0,
-            Use::Unknown => 1,
-            Use::Changing => 2,
-            Use::Idle => 3,
-            Use::Warned => 4,
-        }
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Use::Busy => "in use",
-            Use::Idle => "idle for a minute or longer",
-            Use::Warned => "idle, user warned",
-            Use::Unknown => "not measured",
-            Use::Changing => "starts, ends or is kept",
-        }
-    }
-}
-
 impl Site {
+    /// A page of the site up to its first section. `depth`: folders between the site's own and that of the page.
+    fn html(&self, title: &str, depth: usize) -> Html {
+        let up = if depth == 0 { "" } else { "../" };
+        let mut page = Html::new(title, |page| {
+            page.raw("<a class=\"skip\" href=\"#main\">Skip to the content</a>\n<nav aria-label=\"Site\"><a href=\"")
+                .raw(up)
+                .raw("index.html\">Cluster</a> <a href=\"")
+                .raw(up)
+                .raw("jobs.html\">Jobs</a></nav>\n");
+        });
+        page.raw("<p class=\"pale\">Written ")
+            .text(words::utc_minute(self.now));
+        page.raw(" by gpufrac ").text(&self.build).raw(".</p>\n");
+        page
+    }
+
     fn is_stale(&self, node: &Node) -> bool {
         node.is_stale(self.now)
     }

@@ -1,14 +1,16 @@
 //! The page of a node.
 
-use gpufrac_view::{Gpu, Node, Slice};
+use gpufrac_view::{Gpu, Node, Slice, Sums, Use};
 
-use crate::html::{Cell, Html};
-use crate::{JOBS, Site, Sums, Use, cluster, text};
+use gpufrac_page::html::{Cell, Html};
+use gpufrac_page::words;
+
+use crate::{JOBS, Site, cluster};
 
 pub fn page(site: &Site, node: &Node) -> String {
-    let mut page = Html::new(site, &format!("Node {}", node.node), 1);
-    page.paragraph(format!("{}.", Sums::of(node).text()));
-    let age = text::span(site.now.saturating_sub(node.written));
+    let mut page = site.html(&format!("Node {}", node.node), 1);
+    page.paragraph(format!("{}.", Sums::of([node]).text()));
+    let age = words::span(site.now.saturating_sub(node.written));
     page.paragraph(format!(
         "gpufrac-reaperd of the node wrote this {age} before."
     ));
@@ -57,7 +59,7 @@ fn show(page: &mut Html, site: &Site, node: &Node, gpu: &Gpu) {
     }
     let rows = gpu.slices.iter().map(|slice| row(site, slice));
     let caption = format!("Slices of GPU {}", gpu.index);
-    page.table(&caption, &HEADS, rows);
+    page.table(&caption, &HEADS, usize::MAX, rows, None);
 }
 
 const HEADS: [&str; 9] = [
@@ -89,7 +91,7 @@ fn row(site: &Site, slice: &Slice) -> Vec<Cell> {
     let usage = slice.usage.as_ref();
     let activity = usage.and_then(|usage| usage.activity);
     let used = usage.and_then(|usage| usage.memory_mib);
-    let limit = text::gib(slice.memory_limit_mib);
+    let limit = words::gib(slice.memory_limit_mib);
     vec![
         job.map_or("hidden".into(), |job| {
             Cell::Link(format!("../{JOBS}/{job}.html"), job)
@@ -98,17 +100,13 @@ fn row(site: &Site, slice: &Slice) -> Vec<Cell> {
         slice.fraction.as_str().into(),
         slice.kind.as_str().into(),
         place.into(),
-        activity
-            .map_or("unknown".to_owned(), |part| {
-                format!("{:.0} %", 100.0 * part)
-            })
-            .into(),
+        activity.map_or("unknown".to_owned(), words::percent).into(),
         used.map_or(format!("unknown of {limit}"), |mib| {
-            format!("{} of {limit}", text::gib(mib))
+            format!("{} of {limit}", words::gib(mib))
         })
         .into(),
         usage
-            .map_or("unknown".to_owned(), |usage| text::span(usage.idle))
+            .map_or("unknown".to_owned(), |usage| words::span(usage.idle))
             .into(),
         policy(site, slice).into(),
     ]
@@ -130,9 +128,9 @@ pub fn policy(site: &Site, slice: &Slice) -> String {
     let end = match (usage.ends, usage.window) {
         (Some(ends), _) => format!(
             "ends in {} if it stays idle",
-            text::span(ends.saturating_sub(site.now))
+            words::span(ends.saturating_sub(site.now))
         ),
-        (None, Some(window)) => format!("ends after {} of idleness", text::span(window)),
+        (None, Some(window)) => format!("ends after {} of idleness", words::span(window)),
         (None, None) => "never ends as idle".to_owned(),
     };
     warnings + &end

@@ -1,24 +1,12 @@
 //! Phrases that mail, chart and `gpufrac why` share.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Action, Stall};
-pub(crate) use gpufrac_view::words::plain;
+pub(crate) use gpufrac_page::words::{clipped, plain, utc, wrapped};
 
 use crate::keep::evidence::{Decision, Event, Record};
-
-/// The first second of the year 10000, in seconds since 1970; dates are shown with four digits.
-const YEAR_10000: u64 = 253_402_300_800;
-
-/// `2026-11-21 10:46:08 UTC`.
-pub(crate) fn utc(unix: u64) -> String {
-    if unix >= YEAR_10000 {
-        return format!("second {unix} since 1970");
-    }
-    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(unix));
-    text.to_string().replace('T', " ").replace('Z', " UTC")
-}
 
 pub(crate) fn event_time(record: &Record, at_ms: u64) -> String {
     utc(record.began_unix.saturating_add(at_ms / 1000))
@@ -26,7 +14,7 @@ pub(crate) fn event_time(record: &Record, at_ms: u64) -> String {
 
 /// A duration: `1h20m`.
 pub(crate) fn span(length: Duration) -> String {
-    gpufrac_view::words::span(length.as_secs())
+    gpufrac_page::words::span(length.as_secs())
 }
 
 pub(crate) fn span_ms(length: u64) -> String {
@@ -39,16 +27,6 @@ pub(crate) fn amount(fraction: &str) -> String {
         Ok(gpus @ 2..) => format!("{gpus} GPUs"),
         _ => format!("{} of a GPU", plain(fraction)),
     }
-}
-
-/// The first `most` characters of a text that is too long.
-pub(crate) fn clipped(text: &str, most: usize) -> String {
-    let plain = plain(text);
-    if plain.chars().count() <= most {
-        return plain;
-    }
-    let start: String = plain.chars().take(most.saturating_sub(3)).collect();
-    format!("{start}...")
 }
 
 /// The stall, in words for the user.
@@ -128,24 +106,6 @@ pub(crate) fn remedies(job: Option<JobId>, stall: Stall) -> Vec<String> {
 pub(crate) fn listed(text: &str, width: usize) -> Vec<String> {
     let item = format!("- {text}");
     wrapped(&item, width, "  ")
-}
-
-/// A paragraph in lines of at most `width` characters; `indent` is before all lines except the first. Words longer
-/// than a line are not broken, because they are paths and options that users copy.
-pub(crate) fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        let length = line.chars().count();
-        if length > 0 && length + 1 + word.chars().count() > width {
-            lines.push(std::mem::replace(&mut line, indent.to_owned()));
-        } else if length > 0 {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }
 
 /// A record for the tests of charts and texts.
@@ -248,19 +208,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_time_causes_a_panic() {
-        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
-        assert_eq!(utc(YEAR_10000 - 1), "9999-12-31 23:59:59 UTC");
-        assert_eq!(
-            utc(u64::MAX),
-            "second 18446744073709551615 since 1970".to_owned()
-        );
-        assert_eq!(span_ms(59_999), "59s");
-        assert_eq!(span_ms(4_859_000), "1h20m");
-        assert!(!span_ms(u64::MAX).is_empty());
-    }
-
-    #[test]
     fn whole_gpus_are_counted() {
         for (fraction, words) in [
             ("0.25", "0.25 of a GPU"),
@@ -269,19 +216,5 @@ mod tests {
         ] {
             assert_eq!(amount(fraction), words);
         }
-    }
-
-    #[test]
-    fn text_of_others_stays_on_its_line() {
-        assert_eq!(plain("a\r\nBcc: b\u{1b}[2J\u{202e}"), "a??Bcc: b?[2J?");
-        assert_eq!(clipped("abcdefgh", 6), "abc...");
-    }
-
-    #[test]
-    fn paragraphs_are_wrapped() {
-        assert_eq!(
-            wrapped("one two  three averyverylongword x", 9, "  "),
-            ["one two", "  three", "  averyverylongword", "  x"]
-        );
     }
 }

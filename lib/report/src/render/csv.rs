@@ -62,29 +62,13 @@ fn own_jobs(writer: &mut Writer, own: &[Own]) -> Result<(), Error> {
 }
 
 fn sums(writer: &mut Writer, report: &Report) -> Result<(), Error> {
-    let by = report.table.by.iter().map(|by| by.name());
-    let fixed = [
-        "slices",
-        "allocated_gpu_hours",
-        "busy_gpu_hours",
-        "idle_gpu_hours",
-        "unknown_gpu_hours",
-        "suspended_gpu_hours",
-        "reclaimed_gpu_hours",
-        "energy_joules",
-        "cost",
-    ];
-    writer.write_record(by.chain(fixed))?;
+    let by = report.table.by.iter().map(|by| by.name().to_owned());
+    let parts = report.table.total.parts();
+    let parts = parts.map(|(name, _)| format!("{name}_gpu_hours"));
+    let heads = by.chain(["slices".to_owned()]).chain(parts);
+    writer.write_record(heads.chain(["energy_joules", "cost"].map(str::to_owned)))?;
     for (key, sums, cents) in report.priced_rows() {
-        let parts = [
-            sums.allocated,
-            sums.busy,
-            sums.idle,
-            sums.unknown,
-            sums.suspended,
-            sums.reclaimed,
-        ];
-        let parts = parts.map(|part| format!("{:.4}", hours(part)));
+        let parts = sums.parts().map(|(_, part)| format!("{:.4}", hours(part)));
         let cells = key
             .iter()
             .cloned()

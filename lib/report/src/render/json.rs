@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Number;
 
 use super::{Report, hours};
 use crate::audit::Balance;
@@ -21,7 +22,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     currency: Option<&'a str>,
     rows: Vec<Row<'a>>,
-    total: Hours,
+    total: Numbers,
     #[serde(skip_serializing_if = "Option::is_none")]
     total_cost: Option<String>,
     days: Vec<Day<'a>>,
@@ -37,24 +38,20 @@ struct Document<'a> {
     runs_without_records: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Hours {
-    slices: u64,
-    allocated: f64,
-    busy: f64,
-    idle: f64,
-    unknown: f64,
-    suspended: f64,
-    reclaimed: f64,
-    reclaims: u64,
-    energy_joules: u64,
+/// Names with numbers, in this order.
+struct Numbers(Vec<(String, Number)>);
+
+impl Serialize for Numbers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, number)| (name, number)))
+    }
 }
 
 #[derive(Serialize)]
 struct Row<'a> {
     key: &'a [String],
     #[serde(flatten)]
-    hours: Hours,
+    hours: Numbers,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<String>,
 }
@@ -63,7 +60,7 @@ struct Row<'a> {
 struct Day<'a> {
     day: &'a str,
     #[serde(flatten)]
-    hours: Hours,
+    hours: Numbers,
 }
 
 #[derive(Serialize)]
@@ -96,7 +93,7 @@ struct Job<'a> {
 #[derive(Serialize)]
 struct Audit<'a> {
     #[serde(flatten)]
-    all: Balanced,
+    all: Numbers,
     balances: bool,
     gpus: Vec<Gpu<'a>>,
 }
@@ -106,62 +103,44 @@ struct Gpu<'a> {
     node: &'a str,
     uuid: &'a str,
     #[serde(flatten)]
-    balance: Balanced,
+    balance: Numbers,
+}
+
+/// A number that is finite.
+fn number(value: f64) -> Number {
+    Number::from_f64(value).unwrap_or_else(|| 0.into())
+}
+
+/// Counts, and hours of a GPU.
+fn hours_of(sums: &Sums) -> Numbers {
+    let parts = sums
+        .parts()
+        .map(|(name, part)| (name.to_owned(), number(hours(part))));
+    let count = |name: &str, count: u64| (name.to_owned(), count.into());
+    let first = [count("slices", sums.slices)].into_iter();
+    let last = [
+        count("reclaims", sums.reclaims),
+        count("energy_joules", sums.energy_j),
+    ];
+    Numbers(first.chain(parts).chain(last).collect())
 }
 
 /// Seconds of whole GPUs.
-#[derive(Serialize)]
-struct Balanced {
-    capacity_s: f64,
-    busy_s: f64,
-    idle_s: f64,
-    unknown_s: f64,
-    suspended_s: f64,
-    free_s: f64,
-    unplaceable_s: f64,
-    down_s: f64,
-    residual_s: f64,
-    beyond_s: f64,
-    rounded_s: f64,
-    uncovered_s: f64,
-    records: u64,
-}
-
-impl Balanced {
-    fn of(balance: &Balance) -> Balanced {
-        let seconds = |unit_seconds: u64| unit_seconds as f64 / 100.0;
-        Balanced {
-            capacity_s: seconds(balance.capacity),
-            busy_s: seconds(balance.busy),
-            idle_s: seconds(balance.idle),
-            unknown_s: seconds(balance.unknown),
-            suspended_s: seconds(balance.suspended),
-            free_s: seconds(balance.free),
-            unplaceable_s: seconds(balance.unplaceable),
-            down_s: seconds(balance.down),
-            residual_s: balance.residual() as f64 / 100.0,
-            beyond_s: seconds(balance.beyond),
-            rounded_s: seconds(balance.rounded),
-            uncovered_s: seconds(balance.uncovered),
-            records: balance.records,
-        }
-    }
-}
-
-impl Hours {
-    fn of(sums: &Sums) -> Hours {
-        Hours {
-            slices: sums.slices,
-            allocated: hours(sums.allocated),
-            busy: hours(sums.busy),
-            idle: hours(sums.idle),
-            unknown: hours(sums.unknown),
-            suspended: hours(sums.suspended),
-            reclaimed: hours(sums.reclaimed),
-            reclaims: sums.reclaims,
-            energy_joules: sums.energy_j,
-        }
-    }
+fn seconds_of(balance: &Balance) -> Numbers {
+    let seconds =
+        |name: &str, unit_seconds: f64| (format!("{name}_s"), number(unit_seconds / 100.0));
+    let parts = [("capacity", balance.capacity)]
+        .into_iter()
+        .chain(balance.parts());
+    let parts = parts.map(|(name, part)| seconds(name, part as f64));
+    let others = [
+        seconds("residual", balance.residual() as f64),
+        seconds("beyond", balance.beyond as f64),
+        seconds("rounded", balance.rounded as f64),
+        seconds("uncovered", balance.uncovered as f64),
+        ("records".to_owned(), balance.records.into()),
+    ];
+    Numbers(parts.chain(others).collect())
 }
 
 /// The text of a report.
@@ -172,7 +151,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
     let rows = report.priced_rows();
     let rows = rows.iter().map(|(key, sums, cents)| Row {
         key,
-        hours: Hours::of(sums),
+        hours: hours_of(sums),
         cost: cents.map(money::text),
     });
     let document = Document {
@@ -181,7 +160,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
         by: report.table.by.iter().map(|by| by.name()).collect(),
         currency: report.currency.as_deref(),
         rows: rows.collect(),
-        total: Hours::of(&report.table.total),
+        total: hours_of(&report.table.total),
         total_cost: report
             .currency
             .as_ref()
@@ -191,7 +170,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
             .iter()
             .map(|(day, sums)| Day {
                 day,
-                hours: Hours::of(sums),
+                hours: hours_of(sums),
             })
             .collect(),
         idle_holders: report
@@ -237,7 +216,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
             jobs.collect()
         }),
         audit: report.audit.as_ref().map(|audited| Audit {
-            all: Balanced::of(&audited.all),
+            all: seconds_of(&audited.all),
             balances: audited.balances(),
             gpus: audited
                 .each
@@ -245,7 +224,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
                 .map(|((node, uuid), balance)| Gpu {
                     node,
                     uuid,
-                    balance: Balanced::of(balance),
+                    balance: seconds_of(balance),
                 })
                 .collect(),
         }),

@@ -1,5 +1,7 @@
 //! A user's own jobs, as rows of a table.
 
+use gpufrac_page::words;
+
 use super::{Own, hours};
 use crate::own::Enough;
 
@@ -16,11 +18,7 @@ pub const HEADS: [&str; 8] = [
 ];
 
 pub fn cells(job: &Own) -> Vec<String> {
-    let gib = |mib: Option<u64>| {
-        mib.map_or("-".to_owned(), |mib| {
-            format!("{:.1} GiB", mib as f64 / 1024.0)
-        })
-    };
+    let gib = |mib: Option<u64>| mib.map_or("-".to_owned(), |mib| words::gib(mib) + " GiB");
     let (enough, saved) = match &job.enough {
         Enough::Unmeasured => ("not measured".to_owned(), String::new()),
         Enough::NoSizes => ("-".to_owned(), String::new()),
@@ -31,8 +29,7 @@ pub fn cells(job: &Own) -> Vec<String> {
         job.job.to_string(),
         job.size.clone(),
         format!("{:.2}", hours(job.allocated)),
-        job.activity
-            .map_or("-".to_owned(), |part| format!("{:.0} %", 100.0 * part)),
+        job.activity.map_or("-".to_owned(), words::percent),
         gib(job.memory.0),
         gib(job.memory.1),
         enough,
