@@ -3,7 +3,7 @@
 //! control daemons of [`mps`], and the [`setup`] at boot.
 #![forbid(unsafe_code)]
 
-pub mod cause;
+pub mod fault;
 pub mod gpu;
 pub mod hami;
 pub mod job;

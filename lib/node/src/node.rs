@@ -17,7 +17,7 @@ use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_nvml::{ErrorClass, NvmlError, Session};
+use gpufrac_nvml::{NvmlError, Session};
 
 /// The reasons why the configuration of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -274,11 +274,6 @@ fn read_text(config: &Path) -> Result<String, NodeError> {
         other => other?,
     };
     dir.read(file)?.ok_or_else(absent)
-}
-
-/// Whether a retry can help with a file error: users can use up the space that root needs, and free it.
-pub fn class_of_file(error: &FileError) -> ErrorClass {
-    if error.is_shortage() { ErrorClass::Transient } else { ErrorClass::Broken }
 }
 
 /// Milliseconds since the node was booted, by a clock that nobody sets (`CLOCK_BOOTTIME`, clock_gettime(2)).

@@ -8,7 +8,7 @@ use gpufrac_core::lease::Instance;
 use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
 use gpufrac_nvml::ErrorClass;
 
-use crate::node::class_of_file;
+use crate::fault::{Cause, Caused, class_of_file};
 
 /// The folder with a folder for each GPU, named by PCI address.
 const GPUS: &str = "proc/driver/nvidia/gpus";
@@ -34,6 +34,15 @@ impl CapsError {
         match self {
             CapsError::File(error) => class_of_file(error),
             CapsError::Unreadable { .. } => ErrorClass::Broken,
+        }
+    }
+}
+
+impl Caused for CapsError {
+    fn cause(&self) -> Cause {
+        match self {
+            CapsError::File(error) => error.cause(),
+            CapsError::Unreadable { .. } => Cause::Root,
         }
     }
 }

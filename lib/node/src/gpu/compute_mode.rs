@@ -6,8 +6,9 @@
 use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::Lease;
 
+use crate::fault::{Cause, Caused, class_of_file};
 use crate::gpu::locked::LockedGpu;
-use crate::node::{Node, class_of_file};
+use crate::node::Node;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{ComputeMode, ErrorClass, Gpu, NvmlError};
 
@@ -28,6 +29,15 @@ impl ModeError {
         match self {
             ModeError::File(error) => class_of_file(error),
             ModeError::Nvml(error) => error.class(),
+        }
+    }
+}
+
+impl Caused for ModeError {
+    fn cause(&self) -> Cause {
+        match self {
+            ModeError::File(error) => error.cause(),
+            ModeError::Nvml(error) => error.cause(),
         }
     }
 }

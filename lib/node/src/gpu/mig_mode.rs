@@ -14,7 +14,7 @@ use gpufrac_core::ids::DeviceMinor;
 use gpufrac_core::lease::Lease;
 use gpufrac_nvml::{ErrorClass, MigMode, NvmlError};
 
-use crate::cause::{Cause, Caused};
+use crate::fault::{Cause, Caused};
 use crate::gpu::holders;
 use crate::gpu::locked::LockedGpu;
 use crate::state::leases::StoreError;

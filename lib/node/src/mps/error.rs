@@ -6,7 +6,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
 
-use crate::node::class_of_file;
+use crate::fault::{Cause, Caused, class_of_file, of_system_call};
 
 /// The reasons why a daemon could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +98,22 @@ impl MpsError {
             MpsError::Run { .. } | MpsError::Start { .. } | MpsError::Limit { .. } => {
                 ErrorClass::Broken
             }
+        }
+    }
+}
+
+impl Caused for MpsError {
+    fn cause(&self) -> Cause {
+        match self {
+            MpsError::File(error) => error.cause(),
+            MpsError::Run { source, .. } => of_system_call(source),
+            MpsError::Start { .. } | MpsError::Limit { .. } => Cause::Root,
+            MpsError::Silent { .. }
+            | MpsError::Absent { .. }
+            | MpsError::Partition { .. }
+            | MpsError::Occupied { .. } => Cause::User,
+            // These are root's processes; only the kernel can keep them from ending.
+            MpsError::Undead { .. } => Cause::Hardware,
         }
     }
 }

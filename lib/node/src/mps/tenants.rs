@@ -4,6 +4,7 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
+use crate::fault::{Cause, Caused};
 use crate::gpu::locked::LockedGpu;
 use crate::mps::daemon::{ControlDaemon, Health, Limits, Server, Start};
 use crate::mps::error::MpsError;
@@ -36,6 +37,15 @@ impl ShareError {
     /// Whether processes of root do not end because they wait for a driver; the GPU then has a fault.
     pub fn is_undead(&self) -> bool {
         matches!(self, ShareError::Mps(MpsError::Undead { stuck: true, .. }))
+    }
+}
+
+impl Caused for ShareError {
+    fn cause(&self) -> Cause {
+        match self {
+            ShareError::Mps(error) => error.cause(),
+            ShareError::Store(error) => error.cause(),
+        }
     }
 }
 

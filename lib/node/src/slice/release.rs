@@ -8,10 +8,10 @@ use std::time::Duration;
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::cause::{Cause, Caused};
+use crate::fault::{Cause, Caused, class_of_file};
 use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
-use crate::node::{Node, class_of_file};
+use crate::node::Node;
 use crate::slice::drain::drain;
 use crate::slice::failpoint::reached;
 use crate::slice::hooks;

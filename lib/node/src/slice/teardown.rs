@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
-use crate::cause::{Cause, Caused};
+use crate::fault::{Cause, Caused, class_of_file};
 use crate::gpu::capability_files::{CapsError, Claimed};
 use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
 use crate::gpu::shared_session;
 use crate::mps::tenants::{self, ShareError, Tenants};
-use crate::node::{Node, class_of_file, now_boot_ms, now_unix};
+use crate::node::{Node, now_boot_ms, now_unix};
 use crate::slice::failpoint::reached;
 use crate::slice::keep;
 use crate::slice::reconcile::place;

@@ -9,7 +9,7 @@ use gpufrac_core::lease::{self, Lease, LeaseError, LeaseState};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::ErrorClass;
 
-use crate::node::class_of_file;
+use crate::fault::{Cause, Caused, class_of_file};
 use crate::state::locks::GpuLock;
 use crate::state::private;
 
@@ -74,6 +74,16 @@ impl StoreError {
             StoreError::Absent { .. } | StoreError::Lease { .. } | StoreError::WrongJob { .. } => {
                 ErrorClass::Broken
             }
+        }
+    }
+}
+
+impl Caused for StoreError {
+    fn cause(&self) -> Cause {
+        match self {
+            StoreError::File(error) => error.cause(),
+            StoreError::Lease { source, .. } => source.cause(),
+            StoreError::Absent { .. } | StoreError::WrongJob { .. } => Cause::Root,
         }
     }
 }

@@ -18,7 +18,7 @@ use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
 
-use crate::node::class_of_file;
+use crate::fault::{Cause, Caused, class_of_file, of_system_call};
 
 /// The mode of `<run>/locks`: only for root.
 pub const FOLDER_MODE: u32 = 0o700;
@@ -67,6 +67,17 @@ impl LockError {
             }
             LockError::Flock { .. } => ErrorClass::Broken,
             LockError::Timeout { .. } => ErrorClass::Transient,
+        }
+    }
+}
+
+impl Caused for LockError {
+    fn cause(&self) -> Cause {
+        match self {
+            LockError::File(error) => error.cause(),
+            LockError::Flock { source, .. } => of_system_call(&(*source).into()),
+            // Jobs of other users start and end under the same lock.
+            LockError::Timeout { .. } => Cause::User,
         }
     }
 }

@@ -16,8 +16,8 @@ use gpufrac_host::files::{DeviceNumber, DeviceRule, FileError, RootDir};
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
 
+use crate::fault::{Cause, Caused, class_of_file, of_system_call};
 use crate::gpu::capability_files::{CapMinor, Opens};
-use crate::node::class_of_file;
 
 /// The name of the file in the run folder.
 pub const FILE: &str = "fence";
@@ -60,6 +60,18 @@ impl RecordError {
             | RecordError::Absent { .. }
             | RecordError::Text { .. }
             | RecordError::Stale { .. } => ErrorClass::Broken,
+        }
+    }
+}
+
+impl Caused for RecordError {
+    fn cause(&self) -> Cause {
+        match self {
+            RecordError::File(error) => error.cause(),
+            RecordError::BootId(error) => of_system_call(error),
+            RecordError::Absent { .. } | RecordError::Text { .. } | RecordError::Stale { .. } => {
+                Cause::Root
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::pools_sum::PoolsSum;
 use gpufrac_core::request::RequestError;
 
-use crate::cause::{Cause, Caused};
+use crate::fault::{Cause, Caused, class_of_file};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
 use crate::gpu::mig_mode::{self, GpuUser, SwitchError};
@@ -19,7 +19,7 @@ use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
-use crate::node::{LOCK_PATIENCE, NodeError, class_of_file};
+use crate::node::{LOCK_PATIENCE, NodeError};
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 use crate::state::leases::StoreError;

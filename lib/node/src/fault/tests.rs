@@ -17,13 +17,20 @@ use proptest::prelude::*;
 use slurm_sys::client::ClientError;
 
 use super::*;
+use crate::gpu::capability_files::CapsError;
+use crate::gpu::compute_mode::ModeError;
 use crate::gpu::mig_mode::SwitchError;
 use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
+use crate::mps::error::MpsError;
+use crate::mps::tenants::ShareError;
 use crate::node::NodeError;
 use crate::slice::carve::{CarveError, OtherPools, Reaction};
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
+use crate::state::leases::StoreError;
+use crate::state::locks::LockError;
+use crate::state::record::RecordError;
 
 fn path() -> PathBuf {
     "/run/gpufrac/x".into()
