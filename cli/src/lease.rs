@@ -102,7 +102,7 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
         log.warning(format!(
             "ended the lease {} on {}",
             lease.name(),
-            reconcile::place(&lease)
+            lease.place()
         ));
     }
     Ok(())

@@ -222,7 +222,7 @@ fn hide(node: &Node) -> Result<(), CliError> {
             if private != PrivateData::default() {
                 println!("Slurm's PrivateData is {private} (of jobs, usage and nodes)");
             }
-            Ok(private::apply(node, private)?)
+            Ok(private::apply(&node.run, &node.state, private)?)
         }
         Err(error) => {
             eprintln!("hint: {error}");

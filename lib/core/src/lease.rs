@@ -159,6 +159,19 @@ impl Lease {
         }
     }
 
+    /// The place of the slice, for messages.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let (slice, kind) = (&self.slice, self.kind());
+        match slice.mig() {
+            Some(mig) => format!(
+                "GPU {} {kind} at {}:{}",
+                slice.gpu_index, mig.placement.start, mig.placement.size
+            ),
+            None => format!("GPU {} {} by {kind}", slice.gpu_index, self.fraction),
+        }
+    }
+
     /// How much of a GPU's compute the job may have while its neighbours are idle, if that is more than its share.
     #[must_use]
     pub fn burst(&self) -> Option<Units> {

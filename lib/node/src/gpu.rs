@@ -7,6 +7,7 @@ pub mod holders;
 pub mod instance_files;
 pub mod instance_use;
 pub mod locked;
+mod mark;
 pub mod memory_limit;
 pub mod mig_mode;
 pub mod nvidia_smi;

@@ -27,7 +27,8 @@ use gpufrac_core::ids::GpuIndex;
 use gpufrac_host::files::FileError;
 use gpufrac_node::gpu::capability_files::Caps;
 use gpufrac_node::state::leases::{LeaseStore, StoreError};
-use gpufrac_node::state::locks::{GpuLock, LockError, Locks};
+use gpufrac_node::state::line::GpuLock;
+use gpufrac_node::state::locks::{LockError, Locks};
 use gpufrac_nvml::{NvmlError, Session, codes};
 
 use document::{Document, Stopped};

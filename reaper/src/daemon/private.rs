@@ -35,7 +35,7 @@ impl Daemon {
         }
         self.private = Some(now);
         self.peers.hide_jobs(now.jobs);
-        let mut applied = private::apply(&self.node, now);
+        let mut applied = private::apply(&self.node.run, &self.node.state, now);
         if let Some(shared) = &self.node.shared
             && (changed || self.round % ROUNDS_BETWEEN_CLEANUPS == 1)
         {

@@ -15,15 +15,12 @@ use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
 
 use crate::gpu::capability_files::{Caps, CapsError, field, mark_in};
 use crate::gpu::locked::LockedGpu;
-use crate::node::{Node, now_boot_ms};
-use crate::state::locks::GpuLock;
+use crate::gpu::mark;
+use crate::node::Node;
+use crate::state::line::GpuLock;
 
 /// Mode of a capability file: only its owner may open it.
 const MODE: u32 = 0o400;
-/// The smallest mark: the driver itself writes 0 and 1.
-const FIRST_MARK: u32 = 2;
-/// How many marks there are; the driver keeps them as a signed number of 32 bits. A mark returns after 12 days.
-const MARKS: u64 = 1 << 30;
 
 /// The capability minors of one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +29,6 @@ pub struct InstanceCaps {
     pub gi: u32,
     /// The minor number for the compute instance.
     pub ci: u32,
-}
-
-/// The milliseconds since an instance was claimed with this mark, or fewer if that was more than 12 days ago.
-pub fn age_ms(mark: u32) -> u64 {
-    let claimed = u64::from(mark.saturating_sub(FIRST_MARK));
-    (now_boot_ms() % MARKS + MARKS - claimed) % MARKS
 }
 
 impl InstanceCaps {
@@ -98,8 +89,7 @@ impl<'a> InstanceFiles<'a> {
     pub fn claim(&self, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
         let gpu_minor = self.gpu_minor;
         let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
-        // Two instances at the same place are never claimed in the same millisecond.
-        let mark = FIRST_MARK + (now_boot_ms() % MARKS) as u32;
+        let mark = mark::now();
         Ok(InstanceCaps {
             gi: self.claim_one(&gi_dir, mark)?,
             ci: self.claim_one(&format!("{gi_dir}/ci{ci_id}"), mark)?,

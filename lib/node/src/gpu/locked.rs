@@ -11,7 +11,7 @@ use crate::gpu::instance_use::{self, InstanceUse};
 use crate::gpu::shared_session;
 use crate::node::Node;
 use crate::state::leases::{LeaseStore, StoreError};
-use crate::state::locks::GpuLock;
+use crate::state::line::GpuLock;
 
 /// A locked GPU: until this is dropped, no other program makes or releases slices on it. Every change of its leases,
 /// compute mode, capability files, daemons and instances needs one of these. Each reading of its leases, and each

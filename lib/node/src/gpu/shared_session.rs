@@ -22,8 +22,8 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::capability_files::{Caps, Claimed};
-use crate::gpu::instance_files::age_ms;
 use crate::gpu::instance_use::{self, InstanceUse};
+use crate::gpu::mark::age_ms;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{Gpu, NvmlError, Session};
 

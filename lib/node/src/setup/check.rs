@@ -19,7 +19,6 @@ use crate::mps::version;
 use crate::node::Node;
 use crate::setup::inspect::{self, Difference, Machine};
 use crate::setup::unit;
-use crate::slice::reconcile::place;
 use crate::slice::unleased::{self, CleanError, Unleased};
 use crate::state::leases::{SETUP, StoreError};
 use crate::state::record::{NodeRecord, RecordError};
@@ -369,7 +368,7 @@ fn of_lost(lease: &Lease) -> Finding {
         format!(
             "job {}: its MIG instance on {} is gone, and was not destroyed by gpufrac: CUDA fails in the job",
             lease.job_id,
-            place(lease)
+            lease.place()
         ),
         format!(
             "keep other tools from destroying instances (`nvidia-smi mig -dgi`, nvidia-mig-manager, a reset of the GPU); \

@@ -24,7 +24,6 @@ use crate::job::slurmctld::{Slurm, SlurmError, is_explained};
 use crate::node::{Node, NodeError};
 use crate::slice::drain::drain;
 use crate::slice::keep;
-use crate::slice::reconcile::place;
 use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::LeaseStore;
@@ -333,7 +332,7 @@ fn told(what: &str, leases: &[Lease], log: &JobLog) -> Exit {
 fn summary(lease: &Lease) -> String {
     format!(
         "{} of {} for user {}, {}",
-        place(lease),
+        lease.place(),
         lease.slice.gpu_uuid,
         lease.user,
         lease.slice.cuda_device().unwrap_or("no instance")

@@ -10,7 +10,6 @@ use gpufrac_host::subprocess::{Outcome, PATH, run};
 use gpufrac_host::trust;
 
 use crate::node::{Node, now_unix};
-use crate::slice::reconcile;
 use crate::state::stuck::Stuck;
 
 /// The longest text of a hook that the log gets, in characters.
@@ -21,7 +20,7 @@ pub fn before_destroy(node: &Node, lease: &Lease, log: &JobLog) {
     if let Some(program) = &node.config.hooks.before_destroy
         && lease.slice.mig().is_some()
     {
-        let place = reconcile::place(lease);
+        let place = lease.place();
         call(
             node,
             "before_destroy",

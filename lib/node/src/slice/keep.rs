@@ -1,13 +1,9 @@
 //! Instances that are kept after their job for the next job of the same user: `reuse` of a pool. A kept instance
 //! takes no place: a job that needs its place destroys it, and an instance that is not clean is never taken over.
 
-use std::time::Duration;
-
-use gpufrac_core::config::Pool;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_core::mechanism::Mechanism;
 use gpufrac_host::log::JobLog;
 
 use crate::gpu::capability_files::Claimed;
@@ -15,11 +11,10 @@ use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
 use crate::node::{Node, now_unix};
 use crate::slice::failpoint::reached;
-use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
-use crate::slice::teardown::{self, TeardownError};
+use crate::slice::teardown::{self, TeardownError, reuse_of};
 use crate::state::leases::{LeaseStore, StoreError};
-use crate::state::locks::GpuLock;
+use crate::state::line::GpuLock;
 
 /// The memory that a driver may report as used on an unused instance, in MiB: assumed, with a part of the memory of the
 /// instance for what a driver lays out by its size. An instance with more memory in use is destroyed. Known are 3 MiB
@@ -29,26 +24,14 @@ const EMPTY: u64 = 64;
 /// This part of the instance's memory may be in use besides.
 const EMPTY_PART: u64 = 100;
 
-/// How long the pool of a lease keeps instances on this GPU; None if it does not.
-fn limit(node: &Node, lease: &Lease) -> Option<Duration> {
-    let pools = node.config.pools_of_node(&node.name);
-    let has_gpu = |pool: &Pool| {
-        let gpus = pool.gpus.as_ref();
-        gpus.is_none_or(|gpus| gpus.contains(&lease.slice.gpu_index))
-    };
-    let same = |pool: &&&Pool| pool.name == lease.pool && pool.mechanism == Mechanism::Mig;
-    let pool = pools.iter().find(same).filter(|pool| has_gpu(pool))?;
-    pool.options.reuse
-}
-
 /// Whether the pool of a kept lease still keeps instances, for any time.
 pub(super) fn is_of_pool(node: &Node, lease: &Lease) -> bool {
-    limit(node, lease).is_some()
+    reuse_of(node, lease).is_some()
 }
 
 /// Whether the time of a kept lease is over, or its pool no longer keeps instances.
 pub fn is_due(node: &Node, lease: &Lease) -> bool {
-    let (Some(limit), Some(since)) = (limit(node, lease), lease.kept_unix) else {
+    let (Some(limit), Some(since)) = (reuse_of(node, lease), lease.kept_unix) else {
         return true;
     };
     // A clock that was set back does not prolong the time.
@@ -80,7 +63,7 @@ pub(super) fn keep(
     match try_to_keep(node, store, lock, lease, log) {
         Ok(()) => true,
         Err(error) => {
-            log.warning(format!("keeping {} failed: {error}", place(lease)));
+            log.warning(format!("keeping {} failed: {error}", lease.place()));
             false
         }
     }
@@ -144,36 +127,17 @@ pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
     match &ended {
         Ok(_) => locked.log.info(format!(
             "destroyed {}, which was kept for user {} after job {}",
-            place(kept),
+            kept.place(),
             kept.user,
             kept.job_id
         )),
         Err(error) => locked.log.warning(format!(
             "{}, which was kept after job {}, cannot be destroyed yet: {error}",
-            place(kept),
+            kept.place(),
             kept.job_id
         )),
     }
     ended.is_ok()
-}
-
-/// Removes the lease of a kept instance that another lease destroyed: the program that took the instance over died
-/// before it removed this lease.
-pub(super) fn forget(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), TeardownError> {
-    let Some(instance) = gone.slice.instance() else {
-        return Ok(());
-    };
-    if limit(locked.node, gone).is_none() {
-        return Ok(());
-    }
-    // A lease that cannot be read does not keep another one from being removed.
-    for other in locked.leases().unwrap_or_default() {
-        let is_it = !other.is_same(gone) && other.slice.instance() == Some(instance);
-        if is_it && other.state == LeaseState::Kept {
-            teardown::drop_lease(locked, &other)?;
-        }
-    }
-    Ok(())
 }
 
 /// Destroys the instances of a GPU whose time is over.

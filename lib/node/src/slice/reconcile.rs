@@ -36,12 +36,12 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
         match end(locked, &mut lease) {
             Ok(()) => log.info(format!(
                 "ended the lease of job {job}, which was left {was} on {}",
-                place(&lease)
+                lease.place()
             )),
             Err(error) => {
                 log.warning(format!(
                     "ending the lease of job {job}, left {was} on {}, failed for now: {error}",
-                    place(&lease)
+                    lease.place()
                 ));
                 release::count_failure(locked.node, &lease, &error, log);
                 left.push(lease);
@@ -82,7 +82,7 @@ pub fn evict_finished(
             Err(error) => {
                 log.warning(format!(
                     "asking Slurm whether job {job} on {} has ended failed: {error}",
-                    place(&lease)
+                    lease.place()
                 ));
                 break;
             }
@@ -102,7 +102,7 @@ pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
     match &ended {
         Ok(()) => log.warning(format!(
             "ended the lease of job {job} on {}: Slurm reports that the job has ended, but its epilog did not run",
-            place(lease)
+            lease.place()
         )),
         Err(error) => log.warning(format!(
             "ending the lease of job {job}, which has ended, failed for now: {error}"
@@ -119,17 +119,4 @@ pub fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), Teardown
     let retried = teardown::begin(locked.store, locked.lock(), lease)?;
     teardown::end(locked, lease, retried)?;
     Ok(())
-}
-
-/// The place of a slice, for messages.
-pub fn place(lease: &Lease) -> String {
-    let slice = &lease.slice;
-    let kind = lease.kind();
-    match slice.mig() {
-        Some(mig) => format!(
-            "GPU {} {kind} at {}:{}",
-            slice.gpu_index, mig.placement.start, mig.placement.size
-        ),
-        None => format!("GPU {} {} by {kind}", slice.gpu_index, lease.fraction),
-    }
 }

@@ -16,7 +16,6 @@ use crate::slice::drain::drain;
 use crate::slice::failpoint::reached;
 use crate::slice::hooks;
 use crate::slice::keep;
-use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
 use crate::slice::teardown::{self, Found, TeardownError};
 use crate::slice::waiting::{Hook, Waiting};
@@ -199,7 +198,7 @@ fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
             Ok(()) => reached("release.releasing_written"),
             Err(error) => log.warning(format!(
                 "marking {} as releasing failed: {error}",
-                place(lease)
+                lease.place()
             )),
         }
     }
@@ -280,7 +279,7 @@ impl Release<'_> {
         };
         if keeps && keep::keep(self.node, self.store, &lock, &lease, self.log) {
             self.log
-                .info(format!("keeps {} for user {}", place(&lease), lease.user));
+                .info(format!("keeps {} for user {}", lease.place(), lease.user));
             self.session = session;
             return Ok(Tried::Done);
         }
@@ -300,7 +299,7 @@ impl Release<'_> {
                 "released; its instance was gone, another stands in its place and stays:"
             }
         };
-        self.log.info(format!("{what} {}", place(&lease)));
+        self.log.info(format!("{what} {}", lease.place()));
         Ok(Tried::Done)
     }
 }

@@ -1,7 +1,9 @@
 //! Removes the slice of a lease, and nothing else. An earlier run that died may have done each step before.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use gpufrac_core::config::Pool;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
@@ -14,11 +16,9 @@ use crate::gpu::shared_session;
 use crate::mps::tenants::{self, ShareError, Tenants};
 use crate::node::{Node, now_boot_ms, now_unix};
 use crate::slice::failpoint::reached;
-use crate::slice::keep;
-use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
 use crate::state::leases::{LeaseStore, StoreError};
-use crate::state::locks::GpuLock;
+use crate::state::line::GpuLock;
 use crate::state::record::boot_id;
 use crate::state::stuck::{self, Lost};
 use crate::state::usage;
@@ -154,7 +154,7 @@ pub fn end(
     reached("release.usage_written");
     // No user can open the files of an instance any more. The fence closes a GPU that is shared without MIG.
     remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
-    keep::forget(locked, lease)?;
+    forget_kept(locked, lease)?;
     drop_lease(locked, lease)?;
     Ok(found)
 }
@@ -169,7 +169,7 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     let tally = usage::measured(&node.run, &SliceKey::of(lease)).unwrap_or_else(|error| {
         log.warning(format!(
             "the use of {} is not in its usage record: {error}",
-            place(lease)
+            lease.place()
         ));
         None
     });
@@ -198,6 +198,37 @@ pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownE
     locked.remove(lease)?;
     reached("release.lease_removed");
     stuck::work(locked.node, [Lost::Lease(lease.name())])?;
+    Ok(())
+}
+
+/// How long the pool of a lease keeps instances on this GPU; None if it does not.
+pub(super) fn reuse_of(node: &Node, lease: &Lease) -> Option<Duration> {
+    let pools = node.config.pools_of_node(&node.name);
+    let has_gpu = |pool: &Pool| {
+        let gpus = pool.gpus.as_ref();
+        gpus.is_none_or(|gpus| gpus.contains(&lease.slice.gpu_index))
+    };
+    let same = |pool: &&&Pool| pool.name == lease.pool && pool.mechanism == Mechanism::Mig;
+    let pool = pools.iter().find(same).filter(|pool| has_gpu(pool))?;
+    pool.options.reuse
+}
+
+/// Removes the lease of a kept instance that another lease destroyed: the program that took the instance over died
+/// before it removed this lease.
+fn forget_kept(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), TeardownError> {
+    let Some(instance) = gone.slice.instance() else {
+        return Ok(());
+    };
+    if reuse_of(locked.node, gone).is_none() {
+        return Ok(());
+    }
+    // A lease that cannot be read does not keep another one from being removed.
+    for other in locked.leases().unwrap_or_default() {
+        let is_it = !other.is_same(gone) && other.slice.instance() == Some(instance);
+        if is_it && other.state == LeaseState::Kept {
+            drop_lease(locked, &other)?;
+        }
+    }
     Ok(())
 }
 

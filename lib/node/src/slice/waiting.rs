@@ -8,8 +8,8 @@ use slurm_sys::client::HookLimits;
 
 use crate::job::slurmctld::Slurm;
 use crate::node::Node;
-use crate::state::line::Line;
-use crate::state::locks::{GpuLock, LockError};
+use crate::state::line::{GpuLock, Line};
+use crate::state::locks::LockError;
 use gpufrac_host::log::JobLog;
 
 /// The assumed time limit of a prolog or epilog until slurm.conf's is known.

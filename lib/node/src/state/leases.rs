@@ -10,7 +10,7 @@ use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::ErrorClass;
 
 use crate::fault::{Cause, Caused, class_of_file};
-use crate::state::locks::GpuLock;
+use crate::state::line::GpuLock;
 use crate::state::private;
 
 /// The cure if a file of node-setup is missing.

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 
-use super::locks::{GpuLock, LockError, Locks};
+use super::locks::{LockError, Locks};
 use gpufrac_host::files::RootDir;
 use gpufrac_host::pause::Pause;
 
@@ -30,6 +30,39 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 const EPILOG: &str = "epilog";
 /// The number of attempts to create a ticket: another process may check it in the moment before it is locked.
 const TRIES: u32 = 100;
+
+/// The lock of a GPU, until it is dropped.
+#[derive(Debug)]
+#[must_use = "the GPU is unlocked when this is dropped"]
+pub struct GpuLock {
+    // Dropped before the ticket, so that the next program in the queue finds the GPU free.
+    file: Flock<File>,
+    _ticket: Ticket,
+    gpu_index: GpuIndex,
+}
+
+impl GpuLock {
+    fn new(file: Flock<File>, ticket: Ticket, gpu_index: GpuIndex) -> GpuLock {
+        let lock = GpuLock {
+            file,
+            _ticket: ticket,
+            gpu_index,
+        };
+        lock.step();
+        lock
+    }
+
+    /// Tells the programs in the queue that a step on the GPU is finished.
+    pub fn step(&self) {
+        // They compare the time with the last one that they saw, not with a clock. If it cannot be written, they only
+        // wait for a shorter time.
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+
+    pub fn gpu_index(&self) -> GpuIndex {
+        self.gpu_index
+    }
+}
 
 /// A place in the queue of a GPU. It is kept between two turns: a program that returns comes before all later ones.
 /// In between there is no ticket, so no program waits for the owner.
@@ -119,6 +152,12 @@ impl Line<'_> {
 }
 
 impl Locks {
+    /// Locks the GPU with this NVML index: waits in its queue as long as the queue moves, and gives up if nothing has
+    /// changed for `patience`.
+    pub fn gpu(&self, gpu_index: GpuIndex, patience: Duration) -> Result<GpuLock, LockError> {
+        self.line(gpu_index)?.turn(|wait| wait.still < patience)
+    }
+
     /// A place at the end of the queue of a GPU.
     pub fn line(&self, gpu_index: GpuIndex) -> Result<Line<'_>, LockError> {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_err(|source| LockError::Flock {

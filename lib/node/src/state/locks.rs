@@ -1,19 +1,18 @@
 //! One lock per GPU, one for each slice of a job with several slices, and one for the daemon of the node.
 //!
 //! A program that changes instances, capability files or leases of a GPU holds the GPU's lock. Programs wait for the
-//! lock in a queue ([`super::line`]). The kernel drops a lock when its holder dies, so a killed prolog never keeps it.
+//! lock in a queue (line.rs). The kernel drops a lock when its holder dies, so a killed prolog never keeps it.
 //! All locks are in one folder that only root can enter, because a user who can open a lock can hold it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::Lease;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::line::Ticket;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
@@ -88,16 +87,6 @@ pub struct Locks {
     dir: RootDir,
 }
 
-/// The lock of a GPU, until it is dropped.
-#[derive(Debug)]
-#[must_use = "the GPU is unlocked when this is dropped"]
-pub struct GpuLock {
-    // Dropped before the ticket, so that the next program in the queue finds the GPU free.
-    file: Flock<File>,
-    _ticket: Ticket,
-    gpu_index: GpuIndex,
-}
-
 /// The lock of a slice against other steps of the job, until it is dropped.
 #[derive(Debug)]
 #[must_use = "the slice is free when this is dropped"]
@@ -110,29 +99,6 @@ pub struct SliceLock {
 #[must_use = "another daemon may begin when this is dropped"]
 pub struct DaemonLock {
     _file: Flock<File>,
-}
-
-impl GpuLock {
-    pub(super) fn new(file: Flock<File>, ticket: Ticket, gpu_index: GpuIndex) -> GpuLock {
-        let lock = GpuLock {
-            file,
-            _ticket: ticket,
-            gpu_index,
-        };
-        lock.step();
-        lock
-    }
-
-    /// Tells the programs in the queue that a step on the GPU is finished.
-    pub fn step(&self) {
-        // They compare the time with the last one that they saw, not with a clock. If it cannot be written, they only
-        // wait for a shorter time.
-        let _ = self.file.set_modified(SystemTime::now());
-    }
-
-    pub fn gpu_index(&self) -> GpuIndex {
-        self.gpu_index
-    }
 }
 
 impl Locks {
@@ -205,12 +171,6 @@ impl Locks {
     /// Removes the lock file of a lease's slice after its job has ended.
     pub fn forget_slice(&self, lease: &Lease) -> Result<(), FileError> {
         self.dir.remove(&slice_name(lease)).map(|_| ())
-    }
-
-    /// Locks the GPU with this NVML index: waits in its queue as long as the queue moves, and gives up if nothing has
-    /// changed for `patience`.
-    pub fn gpu(&self, gpu_index: GpuIndex, patience: Duration) -> Result<GpuLock, LockError> {
-        self.line(gpu_index)?.turn(|wait| wait.still < patience)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -21,7 +21,6 @@ use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::{FileError, RootDir};
 
 use super::usage;
-use crate::node::Node;
 
 /// The folder with a folder for each user.
 pub const OWN: &str = "own";
@@ -55,14 +54,14 @@ pub fn is_closed(folder: &Path) -> bool {
 ///
 /// # Errors
 /// A mode cannot be set.
-pub fn apply(node: &Node, private: PrivateData) -> Result<(), FileError> {
+pub fn apply(run: &Path, state: &Path, private: PrivateData) -> Result<(), FileError> {
     for folder in ["leases", "without", "reaper/jobs"] {
-        set(&node.run, folder, private.jobs)?;
+        set(run, folder, private.jobs)?;
     }
-    set(&node.state, "reaper", private.jobs)?;
-    usage_files(&node.state, private.hides_usage())?;
+    set(state, "reaper", private.jobs)?;
+    usage_files(state, private.hides_usage())?;
     if !private.jobs && !private.nodes {
-        match RootDir::open(&node.run) {
+        match RootDir::open(run) {
             Ok(run) => drop(run.remove_all(OWN)?),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
@@ -172,6 +171,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::node::Node;
     use gpufrac_core::config::Config;
 
     const HIDDEN: PrivateData = PrivateData {
@@ -210,7 +210,7 @@ mod tests {
         }
 
         fn apply(&self, private: PrivateData) {
-            apply(&self.node, private).unwrap();
+            apply(&self.node.run, &self.node.state, private).unwrap();
             apply_shared(&self.root.join("shared"), private).unwrap();
         }
     }

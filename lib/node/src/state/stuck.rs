@@ -12,7 +12,6 @@ use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
 use crate::node::{Node, now_boot_ms, now_unix};
-use crate::slice::reconcile::place;
 use crate::state::record::boot_id;
 
 /// The folder in `<state>`.
@@ -96,7 +95,7 @@ impl Stuck {
     pub fn of_lease(lease: &Lease, answer: String) -> Stuck {
         Stuck {
             lost: Lost::Lease(lease.name()),
-            place: place(lease),
+            place: lease.place(),
             gpu_index: Some(lease.slice.gpu_index),
             gpu_uuid: Some(lease.slice.gpu_uuid.clone()),
             device: Some(lease.slice.device_index),

@@ -199,7 +199,7 @@ impl Attempt<'_> {
             }
             let (place, mut lease) = kept.next()?;
             if !keep::end(locked, &mut lease) {
-                let name = reconcile::place(&lease);
+                let name = lease.place();
                 view.standing = format!("{}, {name} (kept)", view.standing);
                 view.occupied.push(place);
             }
@@ -219,10 +219,8 @@ impl Attempt<'_> {
                 .by_others([caps.gi, caps.ci], self.job.user_id)
                 .is_none()
             && keep::is_clean(locked, kept).unwrap_or_else(|error| {
-                self.log.warning(format!(
-                    "taking over {} failed: {error}",
-                    reconcile::place(kept)
-                ));
+                self.log
+                    .warning(format!("taking over {} failed: {error}", kept.place()));
                 false
             })
     }
@@ -261,7 +259,7 @@ impl Attempt<'_> {
             if !occupied.contains(&place) {
                 occupied.push(place);
             }
-            let place = reconcile::place(&lease);
+            let place = lease.place();
             standing.push(format!("{place} of job {} ({})", lease.name(), lease.state));
         }
         let leased = occupied.len();
