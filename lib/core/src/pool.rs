@@ -160,6 +160,11 @@ impl Pool {
         self.layout.entry(Units::WHOLE).is_some()
     }
 
+    /// Whether its GPUs are only lent whole.
+    pub fn is_never_shared(&self) -> bool {
+        self.layout.kind == LayoutKind::Whole
+    }
+
     /// The most GPUs of this pool on a node.
     pub fn most_gpus(&self) -> u32 {
         let named = self.gpus.as_ref().map(Vec::len);

@@ -13,7 +13,8 @@ use crate::rounding;
 
 pub mod burst;
 mod conflicts;
-mod destination;
+mod decision;
+mod gpus;
 mod granted;
 pub mod idle;
 mod job;
@@ -29,8 +30,8 @@ mod texts;
 mod types;
 mod written;
 
-use destination::Destination;
-pub use job::{JobRequest, Occasion, Verdict};
+use decision::Decision;
+pub use job::{Existing, JobRequest, Occasion, Verdict};
 pub use refusal::{FractionOption, RawReason, Refusal};
 use texts::Texts;
 
@@ -102,23 +103,22 @@ fn decide_by_own_name(
     request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Result<Verdict, Refusal> {
-    let destination = Destination::of(config, request, occasion);
-    let texts = Texts::read(request, occasion).map_err(|refusal| {
-        granted::of_notation(config, &destination, request, occasion, refusal)
-    })?;
-    let fraction = requested::of(config, &destination, request, &texts, occasion)?;
+    let decision = Decision::of(config, request, occasion);
+    let texts = Texts::read(request, occasion)
+        .map_err(|refusal| granted::of_notation(&decision, refusal))?;
+    let fraction = requested::of(&decision, &texts)?;
     texts.refuse_ambiguous(fraction.as_ref().map(|fraction| fraction.option))?;
     let Some(fraction) = fraction else {
         return Ok(Verdict::Untouched);
     };
-    let granted = granted::grant(config, &destination, &fraction, request, occasion)?;
+    let granted = granted::grant(&decision, &fraction)?;
     if !granted.is_counted_in_devices(request.form) {
         conflicts::refuse_shares_of_own_nodes(request)?;
     }
     if fraction.option == FractionOption::TresPerTask {
-        tasks::fit(&destination, request, &granted.grant.entry)?;
+        tasks::fit(&decision, &granted.grant.entry)?;
     }
-    written::verdict(&destination, request, &texts, &fraction, granted)
+    written::verdict(&decision, &texts, &fraction, granted)
 }
 
 /// The sizes that a job may have in a partition, ascending: those of all its pools that its rules allow.
@@ -134,6 +134,6 @@ pub fn sizes(config: &Config, partition: &str) -> Vec<MenuEntry> {
 /// Whether the job may run in a partition with a pool, as far as its request shows.
 #[must_use]
 pub fn may_reach_pools(config: &Config, request: &JobRequest<'_>) -> bool {
-    let destination = Destination::of(config, request, Occasion::Submit);
-    !destination.partitions.is_empty()
+    let decision = Decision::of(config, request, Occasion::Submit);
+    !decision.partitions.is_empty()
 }

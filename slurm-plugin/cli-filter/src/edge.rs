@@ -1,5 +1,6 @@
 //! The functions that the client commands call (`src/common/cli_filter.c`, later `src/interfaces/cli_filter.c`).
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use gpufrac_core::request::{
     GresForm, Item, Kind, means_fraction, names_fraction, parse, refuse_misspelt, spelled_out,
     without_mark,
 };
-use gpufrac_core::submit::{JobRequest, Occasion, Refusal, Verdict, beyond_job, decide};
+use gpufrac_core::submit::{Existing, JobRequest, Occasion, Refusal, Verdict, beyond_job, decide};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw};
 
@@ -247,12 +248,17 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         ..beside.request()
     };
     let occasion = if step { Occasion::Step } else { Occasion::Submit };
-    let known;
+    // One RPC, if the decision depends on the answer, or a refusal recommends a partition; then no job is submitted.
+    let known = LazyCell::new(host::ask_partitions);
     if partitions.is_none() && !step && partitions_differ(&config, &request) {
-        known = host::ask_partitions();
         request.default_partition = known.as_ref().and_then(|known| known.default.as_deref());
     }
-    let verdict = decide(&config, &request, occasion).map_err(recommendable)?;
+    let exists = |name: &str| {
+        let mut names = known.iter().flat_map(|known| &known.names);
+        known.is_none() || names.any(|known| known == name)
+    };
+    request.existing = Some(Existing(&exists));
+    let verdict = decide(&config, &request, occasion).map_err(Box::new)?;
     let (text, entry, note) = match verdict {
         Verdict::Untouched => return Ok(()),
         Verdict::Rewritten { text, entry, note } => (text, entry, note),
@@ -267,16 +273,6 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         log::info(&hint);
     }
     asked.set(options, &text)
-}
-
-/// The refusal, limited to partitions that Slurm has. It costs one RPC, but no job is submitted.
-fn recommendable(mut refusal: Refusal) -> Box<Refusal> {
-    refusal.recommend_only(|names| {
-        if let Some(known) = host::ask_partitions() {
-            names.retain(|name| known.names.contains(name));
-        }
-    });
-    Box::new(refusal)
 }
 
 /// The fraction of the surrounding job, if the command starts a step in it.

@@ -8,7 +8,7 @@ use gpufrac_core::fraction::Units;
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::submit::burst;
 use gpufrac_core::submit::idle::{self, IdleRefusal};
-use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, may_reach_pools};
+use gpufrac_core::submit::{Existing, JobRequest, Occasion, Verdict, decide, may_reach_pools};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
@@ -203,6 +203,9 @@ unsafe fn handle(
     let config = known.map(|known| &known.config);
     let nodes = known.and_then(|known| known.nodes.as_ref());
     let mut request = texts.request(job, default_partition, nodes);
+    // SAFETY: by the contract of this function.
+    let exists = |name: &str| unsafe { host::controller_has_partition(name) };
+    request.existing = Some(Existing(&exists));
 
     // An update does not contain the options of the submission, and leaves them unchanged.
     let mut asked = None;
@@ -215,13 +218,7 @@ unsafe fn handle(
         return Err(SubmitError::Question(config.pools_sum()));
     }
     let verdict = match settings.as_deref() {
-        Some(Ok(known)) => decide(&known.config, &request, occasion).map_err(|mut refusal| {
-            refusal.recommend_only(|names| {
-                // SAFETY: by the contract of this function.
-                names.retain(|name| unsafe { host::controller_has_partition(name) });
-            });
-            Box::new(refusal)
-        })?,
+        Some(Ok(known)) => decide(&known.config, &request, occasion).map_err(Box::new)?,
         Some(Err(error)) if request.names_fraction() => {
             return Err(SubmitError::NoConfig(Arc::clone(error)));
         }

@@ -58,6 +58,7 @@ impl Texts {
             reserved: reservation.is_some_and(|name| !name.is_empty()),
             form: form(),
             marked: true,
+            existing: None,
             nodes,
             updates_take_counts: slurm_sys::updates_take_counts(),
             tres_per_node: self.tres_per_node.as_deref(),

@@ -1,11 +1,9 @@
 //! Parts of a request that contradict a fraction of any size.
 
-use super::destination::Destination;
+use super::decision::Decision;
+use super::gpus::{RequestedFraction, is_of_no_pool};
 use super::job::{JobRequest, Occasion};
-use super::offered::instead_of_gpus;
 use super::refusal::{RawReason, Refusal};
-use super::requested::{RequestedFraction, is_of_no_pool};
-use crate::config::Config;
 use crate::request::{self, Item, Kind};
 
 /// The items of options that do not count per node.
@@ -22,12 +20,11 @@ pub(super) struct Elsewhere {
 /// Reads the items that do not count per node, each with its option. A fraction there is refused, because gpufrac
 /// could not distinguish it from one GPU for the whole job.
 pub(super) fn elsewhere<'i, 't: 'i>(
-    request: &JobRequest<'_>,
+    decision: &Decision<'_>,
     items: impl Iterator<Item = (&'static str, &'i Item<'t>)>,
-    config: &Config,
 ) -> Result<Elsewhere, Refusal> {
     let mut found = Elsewhere::default();
-    if request.tasks_per_gpu {
+    if decision.request.tasks_per_gpu {
         found = Elsewhere {
             gpu: Some("--ntasks-per-gpu"),
             raw: Some("gpu"),
@@ -45,7 +42,7 @@ pub(super) fn elsewhere<'i, 't: 'i>(
         found.any = true;
         if count.count != Some(0) {
             found.gpu = found.gpu.or(Some(option));
-            if name != "gpu" || !is_of_no_pool(&count, config) {
+            if name != "gpu" || !is_of_no_pool(&count, decision.config) {
                 found.raw = found.raw.or(Some(name));
             }
         }
@@ -72,9 +69,7 @@ pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
 
 /// Checks that nothing in the request contradicts a fraction of any size.
 pub(super) fn fraction_alone(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
+    decision: &Decision<'_>,
     elsewhere: &Elsewhere,
     fraction: &RequestedFraction<'_>,
 ) -> Result<(), Refusal> {
@@ -85,11 +80,11 @@ pub(super) fn fraction_alone(
             amount: request::quoted(&fraction.text),
         });
     }
-    if let Some(option) = bound_to_gpu(request) {
+    if let Some(option) = bound_to_gpu(&decision.request) {
         return Err(Refusal::PerGpu { option });
     }
-    if destination.pools.is_empty() {
-        return Err(not_served(config, request));
+    if decision.pools.is_empty() {
+        return Err(not_served(decision));
     }
     Ok(())
 }
@@ -107,28 +102,22 @@ pub(super) fn refuse_shares_of_own_nodes(request: &JobRequest<'_>) -> Result<(),
 
 /// Refuses `shard`, `mps` and `gpu` where they may not be asked for directly.
 pub(super) fn refuse_raw(
-    config: &Config,
-    destination: &Destination<'_>,
-    occasion: Occasion,
+    decision: &Decision<'_>,
     name: &'static str,
     reason: RawReason,
     gpus: u64,
 ) -> Result<(), Refusal> {
-    let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
-    let closed = destination.partitions.iter().find(|name| !allowed(name));
-    // A client that does not know the partition of the job leaves this to the controller.
-    let undecided = occasion == Occasion::Submit && !destination.named;
-    match closed {
+    match decision.closed_to_raw() {
         None => Ok(()),
-        Some(_) if occasion == Occasion::Step || undecided => Ok(()),
-        Some(_) if !destination.named => Err(Refusal::RawUnknownPartition { name }),
+        Some(_) if decision.occasion == Occasion::Step || decision.lacks_partition() => Ok(()),
+        Some(_) if !decision.named => Err(Refusal::RawUnknownPartition { name }),
         Some(partition) => {
-            let (sizes, elsewhere) = instead_of_gpus(config, destination);
-            let mut lending = destination.pools.iter().filter(|pool| pool.lends_whole());
+            let (sizes, elsewhere) = decision.instead_of_gpus();
+            let mut lending = decision.pools.iter().filter(|pool| pool.lends_whole());
             let has_enough = lending.any(|pool| u64::from(pool.most_gpus()) >= gpus);
             Err(Refusal::Raw {
                 name,
-                partition: (*partition).to_owned(),
+                partition: partition.to_owned(),
                 reason,
                 gpus: if has_enough { gpus } else { 1 },
                 sizes,
@@ -141,27 +130,23 @@ pub(super) fn refuse_raw(
 /// Refuses GPUs of a Type that no node has, in a partition with shared GPUs: usually the Type before gpufrac, or a
 /// MIG profile. Slurm says only that the node configuration is not available.
 pub(super) fn refuse_unknown_type<'i, 't: 'i>(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
+    decision: &Decision<'_>,
     mut items: impl Iterator<Item = &'i Item<'t>>,
 ) -> Result<(), Refusal> {
     // Of an update the partition may not be known; such a job can start in none.
-    let decided = match occasion {
-        Occasion::Submit => destination.named,
+    let decided = match decision.occasion {
+        Occasion::Submit => decision.named,
         Occasion::Modify => true,
         Occasion::Step => false,
     };
-    let Some(nodes) = request.nodes.filter(|_| decided) else {
+    let Some(nodes) = decision.request.nodes.filter(|_| decided) else {
         return Ok(());
     };
-    let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
-    let Some(partition) = destination.partitions.iter().find(|name| !allowed(name)) else {
+    let Some(partition) = decision.closed_to_raw() else {
         return Ok(());
     };
     let unknown = items.find_map(|item| match &item.kind {
-        Kind::Gpu(count) if count.count != Some(0) && is_of_no_pool(count, config) => {
+        Kind::Gpu(count) if count.count != Some(0) && is_of_no_pool(count, decision.config) => {
             let name = count.type_name?;
             (!nodes.has_type(name)).then_some(name)
         }
@@ -170,13 +155,13 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     let Some(type_name) = unknown else {
         return Ok(());
     };
-    let (sizes, elsewhere) = instead_of_gpus(config, destination);
+    let (sizes, elsewhere) = decision.instead_of_gpus();
     Err(Refusal::NoSuchType {
         type_name: request::quoted(type_name),
-        destination: if destination.named {
+        destination: if decision.named {
             format!("partition {partition}")
         } else {
-            destination.title()
+            decision.title()
         },
         sizes,
         elsewhere,
@@ -184,16 +169,26 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
 }
 
 /// The refusal of a fraction in a partition without a pool.
-pub(super) fn not_served(config: &Config, request: &JobRequest<'_>) -> Refusal {
+pub(super) fn not_served(decision: &Decision<'_>) -> Refusal {
     let mut served: Vec<String> = Vec::new();
-    for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
+    for name in decision
+        .config
+        .pools
+        .iter()
+        .flat_map(|pool| &pool.partitions)
+    {
         if !served.contains(name) {
             served.push(name.clone());
         }
     }
-    let given = request.partitions.or(request.default_partition);
+    let JobRequest {
+        partitions,
+        default_partition,
+        ..
+    } = decision.request;
+    let given = partitions.or(default_partition);
     Refusal::NotServed {
         partition: request::quoted(given.unwrap_or("")),
-        served,
+        served: decision.existing(served),
     }
 }

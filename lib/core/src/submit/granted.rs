@@ -1,14 +1,12 @@
 //! The grant for a fraction.
 
-use super::destination::Destination;
-use super::job::{JobRequest, Occasion};
-use super::offered::{allowed, broken_rule, fractions, partitions_with};
+use super::decision::Decision;
+use super::gpus::{Origin, RequestedFraction};
+use super::job::Occasion;
+use super::offered::fractions;
 use super::refusal::{FractionOption, Refusal};
-use super::requested::{Origin, RequestedFraction};
 use super::{several, types};
-use crate::config::Config;
 use crate::fraction::{Fraction, Units};
-use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
 use crate::request::{self, GresForm, RequestError};
@@ -29,16 +27,11 @@ impl Granted<'_> {
     /// whole GPU is requested as all shares of a device. A job cannot have shares of two devices there; [`several`]
     /// limits the jobs that can have two.
     pub(super) fn is_counted_in_devices(&self, form: GresForm) -> bool {
-        let is_never_shared = self.grant.pools.iter().any(|pool| is_never_shared(pool));
+        let is_never_shared = self.grant.pools.iter().any(|pool| pool.is_never_shared());
         let is_several = self.grant.entry.units > Units::WHOLE;
         let is_forgotten = form == GresForm::Colon && !is_never_shared && !is_several;
         self.grant.whole.is_some() && !is_forgotten
     }
-}
-
-/// Whether the GPUs of a pool are only lent whole.
-pub(super) fn is_never_shared(pool: &Pool) -> bool {
-    pool.layout.kind == LayoutKind::Whole
 }
 
 /// Rounds a fraction up, and checks the size against the rules of the partitions.
@@ -46,65 +39,41 @@ pub(super) fn is_never_shared(pool: &Pool) -> bool {
 /// # Errors
 /// The pools have no such size, or the rules do not allow it.
 pub(super) fn grant<'a>(
-    config: &Config,
-    destination: &Destination<'a>,
+    decision: &Decision<'a>,
     requested: &RequestedFraction<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
 ) -> Result<Granted<'a>, Refusal> {
-    let mut pools = candidates(destination, requested)?;
-    several::keep(
-        config,
-        destination,
-        request,
-        occasion,
-        requested.demand,
-        &mut pools,
-    )?;
-    let granted = match occasion {
+    let mut pools = candidates(decision, requested)?;
+    several::keep(decision, requested.demand, &mut pools)?;
+    let granted = match decision.occasion {
         // A step divides the slice of its job. Only the node knows the pool of the slice.
         Occasion::Step => rounding::least(&pools, requested.demand),
         Occasion::Submit | Occasion::Modify => rounding::grant(&pools, requested.demand),
     };
-    let no_grant = |reason| {
-        no_grant(
-            config,
-            destination,
-            &pools,
-            requested,
-            request,
-            occasion,
-            reason,
-        )
-    };
-    let grant = granted.map_err(no_grant)?;
-    if occasion == Occasion::Step {
+    let grant = granted.map_err(|reason| no_grant(decision, &pools, requested, reason))?;
+    if decision.occasion == Occasion::Step {
         return Ok(Granted {
             grant,
             shard_type: None,
         });
     }
-    within_rules(config, destination, requested.option, &pools, &grant)?;
+    within_rules(decision, requested.option, &pools, &grant)?;
     let by_mechanism = requested.mechanism.is_some();
-    let shard_type = types::needed(config, destination, &grant, occasion, by_mechanism)?;
+    let shard_type = types::needed(decision, &grant, by_mechanism)?;
     Ok(Granted { grant, shard_type })
 }
 
 /// The refusal of a ratio or a percentage: a size that the pools do not give must not be proposed in another notation.
-pub(super) fn of_notation(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
-    refusal: Refusal,
-) -> Refusal {
+pub(super) fn of_notation(decision: &Decision<'_>, refusal: Refusal) -> Refusal {
     let Refusal::Request(RequestError::Decimal { decimal, .. }) = &refusal else {
         return refusal;
     };
-    if destination.pools.is_empty() {
+    if decision.pools.is_empty() {
         return refusal;
     }
-    let is_per_task = request.tres_per_task.is_some_and(request::names_fraction);
+    let is_per_task = decision
+        .request
+        .tres_per_task
+        .is_some_and(request::names_fraction);
     let meant = RequestedFraction {
         option: if is_per_task { FractionOption::TresPerTask } else { FractionOption::Gres },
         origin: Origin::Item(0),
@@ -113,7 +82,7 @@ pub(super) fn of_notation(
         type_name: None,
         text: decimal.to_string(),
     };
-    match grant(config, destination, &meant, request, occasion) {
+    match grant(decision, &meant) {
         Ok(_) => refusal,
         Err(other) => other,
     }
@@ -121,10 +90,10 @@ pub(super) fn of_notation(
 
 /// The pools that can serve the request.
 fn candidates<'a>(
-    destination: &Destination<'a>,
+    decision: &Decision<'a>,
     requested: &RequestedFraction<'_>,
 ) -> Result<Vec<&'a Pool>, Refusal> {
-    let mut pools = destination.pools.clone();
+    let mut pools = decision.pools.clone();
     if let Some(name) = &requested.type_name {
         pools.retain(|pool| pool.type_name() == name);
     }
@@ -135,9 +104,9 @@ fn candidates<'a>(
     if pools.is_empty() {
         return Err(Refusal::NoMechanism {
             option: requested.option,
-            destination: destination.title(),
+            destination: decision.title(),
             mechanism,
-            there: mechanisms(&destination.pools),
+            there: mechanisms(&decision.pools),
         });
     }
     Ok(pools)
@@ -151,48 +120,44 @@ fn mechanisms(pools: &[&Pool]) -> Vec<Mechanism> {
 }
 
 fn within_rules(
-    config: &Config,
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     option: FractionOption,
     pools: &[&Pool],
     grant: &Grant<'_>,
 ) -> Result<(), Refusal> {
-    let Some(partition) = broken_rule(config, destination, &grant.size) else {
+    let Some(partition) = decision.broken_rule(&grant.size) else {
         return Ok(());
     };
     Err(Refusal::OutsideRules {
         option,
         partition: partition.to_owned(),
         size: grant.size.fraction,
-        sizes: fractions(&allowed(config, destination, pools)),
-        named: destination.named,
+        sizes: fractions(&decision.allowed(pools)),
+        named: decision.named,
     })
 }
 
 fn no_grant(
-    config: &Config,
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     pools: &[&Pool],
     requested: &RequestedFraction<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
     reason: NoGrant,
 ) -> Refusal {
-    let sizes = allowed(config, destination, pools);
+    let sizes = decision.allowed(pools);
     let text = request::quoted(&requested.text);
-    let (option, title) = (requested.option, destination.title());
+    let (option, title) = (requested.option, decision.title());
     match (reason, requested.demand) {
         (NoGrant::TooLarge, Demand::Memory(_)) => Refusal::TooMuchMemory {
             text,
             destination: title,
             largest: sizes.last().map(ToString::to_string),
-            elsewhere: partitions_with(config, requested.demand),
+            elsewhere: decision.partitions_with(requested.demand),
         },
         (NoGrant::NoWhole, _) => Refusal::NoWhole {
             option,
             destination: title,
             sizes: fractions(&sizes),
-            elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
+            elsewhere: decision.partitions_with(Demand::Fraction(Fraction::ONE)),
         },
         (NoGrant::TooManyGpus { most }, _) => Refusal::TooManyGpus {
             text,
@@ -204,7 +169,7 @@ fn no_grant(
             text,
             destination: title,
             sizes: fractions(&sizes),
-            elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
+            elsewhere: decision.partitions_with(Demand::Fraction(Fraction::ONE)),
         },
         (NoGrant::NotOnMenu, _) => Refusal::NotOnMenu {
             option,
@@ -218,24 +183,21 @@ fn no_grant(
             destination: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),
             sizes: fractions(&sizes),
-            by: single_mechanisms(config, destination, pools, requested, request, occasion),
-            named: destination.named,
-            one: destination.partitions.len() == 1,
+            by: single_mechanisms(decision, pools, requested),
+            named: decision.named,
+            one: decision.partitions.len() == 1,
         },
     }
 }
 
 /// The mechanisms that could serve the request if the request named one of them.
 fn single_mechanisms(
-    config: &Config,
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     pools: &[&Pool],
     requested: &RequestedFraction<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
 ) -> Vec<Mechanism> {
     let mut found = mechanisms(pools);
-    if found.len() < 2 || !destination.named {
+    if found.len() < 2 || !decision.named {
         return Vec::new();
     }
     found.retain(|mechanism| {
@@ -245,7 +207,7 @@ fn single_mechanisms(
             text: String::new(),
             ..*requested
         };
-        grant(config, destination, &requested, request, occasion).is_ok()
+        grant(decision, &requested).is_ok()
     });
     found
 }

@@ -1,5 +1,7 @@
 //! The input and output of [`decide`](super::decide).
 
+use std::fmt;
+
 use crate::entry::Entry;
 use crate::fraction::Units;
 use crate::nodes_gres::NodesGres;
@@ -16,10 +18,20 @@ pub enum Occasion {
     Step,
 }
 
+/// Whether Slurm has a partition of this name. Called only for a refusal that recommends one.
+#[derive(Clone, Copy)]
+pub struct Existing<'a>(pub &'a dyn Fn(&str) -> bool);
+
+impl fmt::Debug for Existing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Existing")
+    }
+}
+
 /// The request of a job, in Slurm's own texts; `None` for an option that is not given.
 ///
 /// For the options `--gpus` and `--gpus-per-*` the text is the one that Slurm makes of the value: `gres:gpu:TEXT`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct JobRequest<'a> {
     /// The partitions as given: names separated by commas.
     pub partitions: Option<&'a str>,
@@ -37,6 +49,8 @@ pub struct JobRequest<'a> {
     pub updates_take_counts: bool,
     /// `--gres` and `--gpus-per-node`.
     pub tres_per_node: Option<&'a str>,
+    /// Tells whether Slurm has a partition: gpufrac.toml may name others, which no refusal recommends then.
+    pub existing: Option<Existing<'a>>,
     /// The GRES of the cluster's nodes; None if they are not all known, as in clients.
     pub nodes: Option<&'a NodesGres>,
     /// `--gpus`.

@@ -339,42 +339,6 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
-    /// The partitions that the message recommends.
-    fn partitions(&mut self) -> Option<&mut Vec<String>> {
-        match self {
-            Refusal::NotServed { served: names, .. }
-            | Refusal::Raw {
-                elsewhere: names, ..
-            }
-            | Refusal::NoSuchType {
-                elsewhere: names, ..
-            }
-            | Refusal::NoWhole {
-                elsewhere: names, ..
-            }
-            | Refusal::SeveralTooEarly {
-                elsewhere: names, ..
-            }
-            | Refusal::TooLarge {
-                elsewhere: names, ..
-            }
-            | Refusal::TooMuchMemory {
-                elsewhere: names, ..
-            } => Some(names),
-            _ => None,
-        }
-    }
-
-    /// Limits the recommended partitions to those that `existing` keeps, because gpufrac.toml may name partitions
-    /// that Slurm does not have. `existing` is not called if no partition is recommended.
-    pub fn recommend_only(&mut self, existing: impl FnOnce(&mut Vec<String>)) {
-        if let Some(names) = self.partitions().filter(|names| !names.is_empty()) {
-            existing(names);
-        }
-    }
-}
-
 /// The reasons why a request counts as one for `shard`, `mps` or `gpu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawReason {

@@ -1,21 +1,15 @@
 //! The pools of which Slurm can give several whole GPUs of a node.
 
-use super::destination::Destination;
-use super::granted::is_never_shared;
+use super::decision::Decision;
 use super::job::{JobRequest, Occasion};
-use super::offered::partitions_with;
 use super::refusal::Refusal;
-use crate::config::Config;
 use crate::pool::Pool;
 use crate::request::GresForm;
 use crate::rounding::Demand;
 
 /// Removes the pools that have no node with as many GPUs, and those of which this Slurm cannot count several.
 pub(super) fn keep(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
+    decision: &Decision<'_>,
     demand: Demand,
     pools: &mut Vec<&Pool>,
 ) -> Result<(), Refusal> {
@@ -23,14 +17,15 @@ pub(super) fn keep(
         return Ok(());
     };
     // A step has GPUs that Slurm gave to its job. Where no whole GPU is lent, that is the reason to give.
-    if occasion == Occasion::Step || !pools.iter().any(|pool| pool.lends_whole()) {
+    if decision.occasion == Occasion::Step || !pools.iter().any(|pool| pool.lends_whole()) {
         return Ok(());
     }
     pools.retain(|pool| pool.lends_whole());
+    let request = &decision.request;
     keep_enough(request, gpus, pools)?;
     // A client leaves this to the controller, which knows the nodes.
     if request.form == GresForm::Colon && request.marked {
-        keep_countable(config, destination, request, demand, gpus, pools)?;
+        keep_countable(decision, demand, gpus, pools)?;
     }
     Ok(())
 }
@@ -59,13 +54,12 @@ fn keep_enough(request: &JobRequest<'_>, gpus: u32, pools: &mut Vec<&Pool>) -> R
 /// never shared, for a job that has its nodes alone, and for a job that has all units of its nodes: those are counted
 /// as `gres/gpufrac`, which has no devices.
 fn keep_countable(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
+    decision: &Decision<'_>,
     demand: Demand,
     gpus: u32,
     pools: &mut Vec<&Pool>,
 ) -> Result<(), Refusal> {
+    let request = &decision.request;
     if request.exclusive || request.core_spec {
         return Ok(());
     }
@@ -74,7 +68,7 @@ fn keep_countable(
         nodes.is_some_and(|nodes| nodes.are_all_of_a_node(pool.type_name(), gpus))
     };
     let shared = pools.clone();
-    pools.retain(|pool| is_never_shared(pool) || has_all(pool, gpus));
+    pools.retain(|pool| pool.is_never_shared() || has_all(pool, gpus));
     if !pools.is_empty() {
         return Ok(());
     }
@@ -82,13 +76,13 @@ fn keep_countable(
         let most = request.nodes?.most(pool.type_name());
         has_all(pool, most).then_some(most)
     });
-    let mut elsewhere = partitions_with(config, demand);
+    let mut elsewhere = decision.partitions_with(demand);
     elsewhere.retain(|name| {
-        let there = config.pools_of_partition(name);
-        there.iter().any(|pool| is_never_shared(pool))
+        let there = decision.config.pools_of_partition(name);
+        there.iter().any(|pool| pool.is_never_shared())
     });
     Err(Refusal::SeveralTooEarly {
-        destination: destination.title(),
+        destination: decision.title(),
         all: all.max(),
         elsewhere,
     })

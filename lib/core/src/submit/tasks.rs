@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::destination::Destination;
+use super::decision::Decision;
+use super::gpus::{self, RequestedGpus};
 use super::job::{JobRequest, Occasion};
 use super::refusal::{FractionOption, Refusal};
-use super::requested::{self, RequestedGpus};
 use super::texts::Texts;
-use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::Units;
 use crate::pool::Pool;
@@ -31,18 +30,13 @@ pub(super) fn refuse_spelling(request: &JobRequest<'_>, items: &[Item<'_>]) -> R
 }
 
 /// Checks that nothing else in the request, and no update, contradicts a fraction per task.
-pub(super) fn alone(
-    config: &Config,
-    destination: &Destination<'_>,
-    texts: &Texts<'_>,
-    occasion: Occasion,
-) -> Result<(), Refusal> {
+pub(super) fn alone(decision: &Decision<'_>, texts: &Texts<'_>) -> Result<(), Refusal> {
     // An update does not contain the earlier request of the job.
-    if occasion == Occasion::Modify {
+    if decision.occasion == Occasion::Modify {
         return Err(Refusal::TasksChanged);
     }
     let per_node = texts.of(FractionOption::Gres);
-    match requested::read(per_node, FractionOption::Gres, &destination.pools, config)? {
+    match gpus::read(decision, per_node, FractionOption::Gres)? {
         RequestedGpus::Nothing { .. } => Ok(()),
         RequestedGpus::Fraction(_) | RequestedGpus::Raw { .. } => Err(Refusal::NodeAndTask),
     }
@@ -50,15 +44,12 @@ pub(super) fn alone(
 
 /// Checks that the tasks fit on the devices of the nodes. Slurm refuses a request that can never start, but does not
 /// give the reason.
-pub(super) fn fit(
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-    entry: &Entry,
-) -> Result<(), Refusal> {
+pub(super) fn fit(decision: &Decision<'_>, entry: &Entry) -> Result<(), Refusal> {
     if entry.units >= Units::WHOLE {
         return Err(Refusal::WholePerTask);
     }
-    let serving = destination.pools.iter().filter(|pool| {
+    let request = &decision.request;
+    let serving = decision.pools.iter().filter(|pool| {
         let named = entry.mechanism.is_none_or(|named| named == pool.mechanism);
         named && pool.layout.entry(entry.units).is_some()
     });

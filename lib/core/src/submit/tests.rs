@@ -909,15 +909,18 @@ fn advice_is_what_can_be_had_there() {
     );
 
     // A partition that Slurm does not have is not recommended.
-    let mut refusal = refusal_of(&job("cpu", "gpufrac:0.25")).unwrap_err();
-    refusal.recommend_only(|names| names.retain(|name| name != "gpuu"));
+    let where_slurm_has = |exists: &dyn Fn(&str) -> bool| {
+        message(&JobRequest {
+            existing: Some(Existing(exists)),
+            ..job("cpu", "gpufrac:0.25")
+        })
+    };
     assert_eq!(
-        refusal.to_string(),
+        where_slurm_has(&|name| name != "gpuu"),
         "gpufrac: partition \"cpu\" has no fractions of GPUs; use --partition=gpu"
     );
-    refusal.recommend_only(Vec::clear);
     assert_eq!(
-        refusal.to_string(),
+        where_slurm_has(&|_| false),
         "gpufrac: partition \"cpu\" has no fractions of GPUs; no other partition of this cluster has any: \
          ask the admin for the pools of gpufrac.toml"
     );
@@ -1246,7 +1249,7 @@ proptest! {
             let devices = format!("gpu:whole:{gpus}");
             prop_assert!(tres_per_node.contains(&devices), "{tres_per_node}");
         }
-        let destination = Destination::of(config, &request, occasion);
+        let destination = Decision::of(config, &request, occasion);
         let makers: Vec<_> = destination.pools.iter().filter_map(|pool| pool.layout.entry(entry.units.of_each_gpu())).collect();
         // A step gets the smallest size of its pools.
         let all = |good: &dyn Fn(&MenuEntry) -> bool| match occasion {

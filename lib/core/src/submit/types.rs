@@ -1,7 +1,6 @@
 //! Chooses the Type of device that a job must ask for.
 
-use super::destination::Destination;
-use super::job::Occasion;
+use super::decision::Decision;
 use super::refusal::Refusal;
 use crate::config::Config;
 use crate::device_type::{self, only_type};
@@ -9,15 +8,13 @@ use crate::rounding::Grant;
 
 /// The Type to write with shares; None if any device will do. The text for a whole GPU always has a Type.
 pub(super) fn needed(
-    config: &Config,
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     grant: &Grant<'_>,
-    occasion: Occasion,
     by_mechanism: bool,
 ) -> Result<Option<&'static str>, Refusal> {
-    let found = among_partitions(config, destination, grant, occasion, by_mechanism)?;
-    if by_mechanism && destination.by_reservation {
-        keeping_mechanism(config, destination, grant, found)
+    let found = among_partitions(decision, grant, by_mechanism)?;
+    if by_mechanism && decision.by_reservation {
+        keeping_mechanism(decision, grant, found)
     } else {
         Ok(found)
     }
@@ -25,19 +22,18 @@ pub(super) fn needed(
 
 /// The Type that limits a job to the pools of its partitions.
 fn among_partitions(
-    config: &Config,
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     grant: &Grant<'_>,
-    occasion: Occasion,
     by_mechanism: bool,
 ) -> Result<Option<&'static str>, Refusal> {
-    let undecided = !destination.named && occasion == Occasion::Submit;
-    let of_mechanism = only_type(&grant.pools).filter(|name| is_of_mechanism(config, grant, name));
+    let undecided = decision.lacks_partition();
+    let of_mechanism =
+        only_type(&grant.pools).filter(|name| is_of_mechanism(decision.config, grant, name));
     // A job that names several partitions may get a GPU of any of them, wherever it starts.
-    let any = destination.named;
+    let any = decision.named;
     match device_type::of_pools(
-        &config.pools,
-        &destination.partitions,
+        &decision.config.pools,
+        &decision.partitions,
         &grant.pools,
         grant.whole,
         any,
@@ -48,7 +44,7 @@ fn among_partitions(
             only_type(&grant.pools)
                 .map(Some)
                 .ok_or_else(|| Refusal::OneUnit {
-                    destination: destination.title(),
+                    destination: decision.title(),
                 })
         }
         Ok(found) => Ok(found),
@@ -57,10 +53,10 @@ fn among_partitions(
         Err(_) if undecided && !by_mechanism => Ok(None),
         Err(_) if undecided && of_mechanism.is_some() => Ok(of_mechanism),
         Err(other) => Err(Refusal::WhichType {
-            destination: destination.title(),
+            destination: decision.title(),
             other: other.name.clone(),
-            way: match destination.partitions.as_slice() {
-                _ if !destination.named => "name the job's partition in the same request",
+            way: match decision.partitions.as_slice() {
+                _ if !decision.named => "name the job's partition in the same request",
                 [_] => "leave the mechanism out",
                 _ => "name a single partition",
             },
@@ -70,19 +66,18 @@ fn among_partitions(
 
 /// The Type that limits a job to its requested mechanism, whatever partition its reservation has.
 fn keeping_mechanism(
-    config: &Config,
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     grant: &Grant<'_>,
     found: Option<&'static str>,
 ) -> Result<Option<&'static str>, Refusal> {
-    let mut others = config.pools.iter();
+    let mut others = decision.config.pools.iter();
     let other = others.find(|pool| Some(pool.mechanism) != grant.entry.mechanism);
     let kept = found.or_else(|| only_type(&grant.pools));
     match (other, grant.whole.or(kept)) {
         (None, _) => Ok(found),
-        (Some(_), Some(name)) if is_of_mechanism(config, grant, name) => Ok(kept),
+        (Some(_), Some(name)) if is_of_mechanism(decision.config, grant, name) => Ok(kept),
         (Some(other), _) => Err(Refusal::WhichType {
-            destination: destination.title(),
+            destination: decision.title(),
             other: other.name.clone(),
             way: "name the job's partition in the same request",
         }),

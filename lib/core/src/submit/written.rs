@@ -1,11 +1,11 @@
 //! Writes the text that Slurm counts, and the entry.
 
 use super::burst;
-use super::destination::Destination;
+use super::decision::Decision;
+use super::gpus::{Origin, RequestedFraction};
 use super::granted::Granted;
 use super::job::{JobRequest, Verdict};
 use super::refusal::{FractionOption, Refusal};
-use super::requested::{Origin, RequestedFraction};
 use super::texts::Texts;
 use crate::entry::Entry;
 use crate::request::{self, GresForm, Item, Kind};
@@ -16,17 +16,17 @@ use crate::rounding::{Demand, Grant};
 /// # Errors
 /// Slurm could read the new text in another way; this is a fault of gpufrac.
 pub(super) fn verdict(
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
+    decision: &Decision<'_>,
     texts: &Texts<'_>,
     requested: &RequestedFraction<'_>,
     granted: Granted<'_>,
 ) -> Result<Verdict, Refusal> {
+    let request = &decision.request;
     let (text, note) = match requested.origin {
         Origin::Item(position) => {
             let items = texts.of(requested.option);
             let text = rewritten(request.form, items, position, requested.demand, &granted);
-            (text, note(destination, requested, &granted.grant))
+            (text, note(decision, requested, &granted.grant))
         }
         Origin::Default(partition) => (
             appended(request, &granted),
@@ -110,7 +110,7 @@ fn shards(form: GresForm, granted: &Granted<'_>) -> String {
 
 /// The note that more is given than was asked for, with the reason.
 fn note(
-    destination: &Destination<'_>,
+    decision: &Decision<'_>,
     requested: &RequestedFraction<'_>,
     grant: &Grant<'_>,
 ) -> Option<String> {
@@ -129,7 +129,7 @@ fn note(
     };
     let reason = if grant.lifted {
         let names: Vec<&str> = grant.pools.iter().map(|pool| pool.name.as_str()).collect();
-        let (pools, title) = (names.join(", "), destination.title());
+        let (pools, title) = (names.join(", "), decision.title());
         format!(", the least that all pools of {title} have ({pools})")
     } else {
         String::new()

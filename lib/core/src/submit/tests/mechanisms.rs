@@ -667,7 +667,7 @@ proptest! {
             _ => None,
         });
         // Every device that Slurm could choose, if the jobs of a partition run where it has pools.
-        let destination = Destination::of(&config, &request, occasion);
+        let destination = Decision::of(&config, &request, occasion);
         let asked = request::parse(&text).unwrap().into_iter().find_map(|item| match item.kind {
             Kind::Gpufrac { mechanism, amount } => Some((mechanism, amount)),
             _ => None,

@@ -1,11 +1,14 @@
-//! The partitions in which a job may run.
+//! What a decision is about: the request, and the partitions in which the job may run.
 
-use super::job::{JobRequest, Occasion};
+use super::job::{Existing, JobRequest, Occasion};
 use crate::config::Config;
 use crate::pool::Pool;
 
-/// The known partitions of a request and their pools.
-pub(super) struct Destination<'a> {
+/// A request with the known partitions of its job and their pools.
+pub(super) struct Decision<'a> {
+    pub(super) config: &'a Config,
+    pub(super) request: JobRequest<'a>,
+    pub(super) occasion: Occasion,
     /// Partitions with a pool; all of these if the request names no partition.
     pub(super) partitions: Vec<&'a str>,
     /// All pools of these partitions, each once, in the order of the file.
@@ -18,12 +21,12 @@ pub(super) struct Destination<'a> {
     pub(super) by_reservation: bool,
 }
 
-impl<'a> Destination<'a> {
+impl<'a> Decision<'a> {
     pub(super) fn of(
         config: &'a Config,
         request: &JobRequest<'a>,
         occasion: Occasion,
-    ) -> Destination<'a> {
+    ) -> Decision<'a> {
         let given = request.partitions.filter(|names| !names.is_empty());
         // The default partition has no pool, but the job asks for a fraction in a reservation: the reservation must
         // have its own partition.
@@ -50,7 +53,10 @@ impl<'a> Destination<'a> {
             }
         }
         let serves = |pool: &&Pool| partitions.iter().any(|name| pool.serves(name));
-        Destination {
+        Decision {
+            config,
+            request: *request,
+            occasion,
             pools: config.pools.iter().filter(serves).collect(),
             partitions,
             named: names.is_some(),
@@ -59,7 +65,26 @@ impl<'a> Destination<'a> {
         }
     }
 
-    /// The destination for messages: `partition gpu`.
+    /// Whether a client does not know the partition of the job, and leaves to the controller what depends on it.
+    pub(super) fn lacks_partition(&self) -> bool {
+        self.occasion == Occasion::Submit && !self.named
+    }
+
+    /// A partition of the job that does not let jobs ask for `gpu`, `shard` or `mps` directly.
+    pub(super) fn closed_to_raw(&self) -> Option<&'a str> {
+        let is_open = |name| self.config.rules(name).is_some_and(|rules| rules.allow_raw);
+        self.partitions.iter().copied().find(|name| !is_open(name))
+    }
+
+    /// Removes the names of partitions that Slurm does not have, so that no message recommends them.
+    pub(super) fn existing(&self, mut names: Vec<String>) -> Vec<String> {
+        if let Some(Existing(exists)) = self.request.existing {
+            names.retain(|name| exists(name));
+        }
+        names
+    }
+
+    /// The partitions for messages: `partition gpu`.
     pub(super) fn title(&self) -> String {
         match (self.named, self.partitions.as_slice()) {
             (true, [one]) => format!("partition {one}"),
