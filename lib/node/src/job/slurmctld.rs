@@ -63,8 +63,8 @@ impl SlurmError {
 
 /// The questions and requests to Slurm while a slice is made.
 pub trait Slurm {
-    /// Announces a call of [`Slurm::job`] for this job.
-    fn expect(&self, job_id: JobId);
+    /// Sends the question of a later call of [`Slurm::job`] for this job.
+    fn prefetch(&self, job_id: JobId);
     /// Slurm's record of a job; None if Slurm does not know the id.
     fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
     /// Requeues a batch job, held or not; of an array only this task, of a heterogeneous job all components.
@@ -82,7 +82,7 @@ pub trait Slurm {
     /// Shows users why their job does not start yet; an empty text removes the explanation. Does not wait.
     fn explain(&self, job_id: JobId, why: &str);
     /// Waits a moment until the explanation has arrived.
-    fn part(&self);
+    fn flush(&self);
     /// The time by which the wait for answers is measured.
     fn now(&self) -> Instant {
         Instant::now()
@@ -163,7 +163,7 @@ impl Controller {
 
     /// Carries out a request on one job. Slurm is asked for the job first, because the id alone does not identify a
     /// task of an array.
-    fn tell(
+    fn request(
         &self,
         job_id: JobId,
         act: impl FnOnce(&Client, &JobInfo) -> Result<(), ClientError> + Send + 'static,
@@ -195,7 +195,7 @@ fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
 }
 
 impl Slurm for Controller {
-    fn expect(&self, job_id: JobId) {
+    fn prefetch(&self, job_id: JobId) {
         let files = self.send(|client| Ok(client.spank_files()));
         if let Ok(mut spank) = self.spank.lock() {
             *spank = Some(files);
@@ -227,16 +227,16 @@ impl Slurm for Controller {
     }
 
     fn requeue(&self, job_id: JobId, hold: bool) -> Result<(), SlurmError> {
-        self.tell(job_id, move |client, job| client.requeue(job, hold))
+        self.request(job_id, move |client, job| client.requeue(job, hold))
     }
 
     fn cancel(&self, job_id: JobId) -> Result<(), SlurmError> {
-        self.tell(job_id, Client::cancel)
+        self.request(job_id, Client::cancel)
     }
 
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
         let line = line.to_owned();
-        self.tell(job_id, move |client, job| client.notify(job, &line))
+        self.request(job_id, move |client, job| client.notify(job, &line))
     }
 
     fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError> {
@@ -283,7 +283,7 @@ impl Slurm for Controller {
         }
     }
 
-    fn part(&self) {
+    fn flush(&self) {
         let explained = self.explained.lock().ok();
         if let Some(answer) = explained.and_then(|mut explained| explained.take()) {
             // Nothing depends on the explanation.

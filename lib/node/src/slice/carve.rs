@@ -3,44 +3,39 @@
 
 mod attempt;
 mod error;
+mod failure;
 mod order;
 mod times;
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gpufrac_core::config::Config;
-use gpufrac_core::layout::Side;
 use gpufrac_core::lease::Lease;
 
 pub use error::{CarveError, Fault, OtherPools, Reaction};
+pub use failure::give_back;
 
 use crate::gpu::mig_mode::SwitchError;
 use crate::gpu::shared_session;
 use crate::job::environment::JobEnv;
 use crate::job::plugstack;
 use crate::job::reserve;
-use crate::job::slurmctld::{Slurm, SlurmError, is_explained};
-use crate::node::{Node, NodeError};
-use crate::slice::drain::drain;
+use crate::job::slurmctld::{Slurm, is_explained};
+use crate::node::Node;
 use crate::slice::keep;
 use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::LeaseStore;
 use crate::state::locks::LockError;
-use crate::state::put_back::{self, PutBack};
-use crate::state::stuck::{self, Lost, Stuck};
+use crate::state::stuck::{self, Lost};
 use crate::state::without;
 use attempt::Attempt;
+use failure::Failure;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{NvmlError, Session};
-use order::Word;
-use times::{AFTER_REQUEUE, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, SILENCE};
-
-/// How many nodes a job tries whose files do not agree with slurmctld's, before it stays held.
-const MOST_NODES: u32 = 3;
+use order::Request;
+use times::{FIRST_PAUSE, LONGEST_PAUSE, PATIENCE};
 
 /// The outcome of carving.
 #[derive(Debug)]
@@ -79,30 +74,10 @@ pub fn carve(
     let entry = job.entry.clone().map_err(CarveError::Entry)?;
     let store = node.leases()?;
     // slurmctld and the driver both need time, so they work in parallel.
-    slurm.expect(job.job_id);
+    slurm.prefetch(job.job_id);
     let session = entry.is_some().then(|| open(job, node, &store));
-    let word = Word::hear(job, entry, held, &node.config.count_name, slurm, log)?;
-    if let Some(info) = &word.said
-        && job.is_over_by(info)
-    {
-        // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
-        // remains of an earlier run.
-        log.info("the job has already ended; no slice is created");
-        return Ok(Carved::NotConcerned);
-    }
-    if let (Some(info), Some(device)) = (&word.said, job.devices.first())
-        && reserve::is_one(job, info)
-    {
-        without::note(&node.run, job.job_id, job.user_id)?;
-        reserve::note_device(node, job.job_id, *device)?;
-        return Ok(Carved::NotConcerned);
-    }
-    if word.said.as_ref().is_some_and(is_explained) {
-        // The explanation of an earlier start.
-        slurm.explain(job.job_id, "");
-    }
-    if !word.wants_gpu(node) {
-        go_without(job, node, &store, &word, held, log)?;
+    let request = Request::of(job, entry, held, &node.config.count_name, slurm, log)?;
+    if !needs_slices(job, node, &store, &request, held, slurm, log)? {
         return Ok(Carved::NotConcerned);
     }
     without::forget(&node.run, job.job_id)?;
@@ -115,7 +90,7 @@ pub fn carve(
     if let Some(files) = slurm.spank_files() {
         plugstack::check(&files)?;
     }
-    let order = word.order(job, node, &record, &devices, log)?;
+    let order = request.order(job, node, &record, &devices, log)?;
     let old = store.of_job(job.job_id)?;
     if old.iter().any(|old| !order.has_place_of(old)) {
         // The slices of an earlier run of the job, whose epilog did not run, on a GPU whose lock the attempts below
@@ -131,13 +106,49 @@ pub fn carve(
         menu: part.menu,
         count: part.count,
         number: part.first,
-        confirmed: word.said.is_some(),
+        confirmed: request.record.is_some(),
         whole_device: order.whole_device,
         slurm,
         log,
     });
     let attempts: Vec<Attempt<'_>> = attempts.collect();
     carve_each(&attempts, session.and_then(Result::ok), waiting)
+}
+
+/// Whether the job gets slices, by Slurm's record. One that does not is noted, so that its steps start without.
+fn needs_slices(
+    job: &JobEnv,
+    node: &Node,
+    store: &LeaseStore,
+    request: &Request,
+    held: bool,
+    slurm: &dyn Slurm,
+    log: &JobLog,
+) -> Result<bool, CarveError> {
+    if let Some(info) = &request.record
+        && job.is_over_by(info)
+    {
+        // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
+        // remains of an earlier run.
+        log.info("the job has already ended; no slice is created");
+        return Ok(false);
+    }
+    if let (Some(info), Some(device)) = (&request.record, job.devices.first())
+        && reserve::is_one(job, info)
+    {
+        without::note(&node.run, job.job_id, job.user_id)?;
+        reserve::note_device(node, job.job_id, *device)?;
+        return Ok(false);
+    }
+    if request.record.as_ref().is_some_and(is_explained) {
+        // The explanation of an earlier start.
+        slurm.explain(job.job_id, "");
+    }
+    let wants = request.wants_gpu(node);
+    if !wants {
+        go_without(job, node, store, request, held, log)?;
+    }
+    Ok(wants)
 }
 
 /// Carves on one GPU after the other, in the order of their indexes. The program holds the lock of one GPU at a time,
@@ -215,18 +226,18 @@ fn go_without(
     job: &JobEnv,
     node: &Node,
     store: &LeaseStore,
-    word: &Word,
+    request: &Request,
     held: bool,
     log: &JobLog,
 ) -> Result<(), CarveError> {
     let old = store.of_job(job.job_id)?;
-    let is_foreign = |old: &Lease| word.asked.is_some() || !job.is_run_of(old);
+    let is_foreign = |old: &Lease| request.gres.is_some() || !job.is_run_of(old);
     if old.iter().any(is_foreign) {
         release::release(node, job.job_id, log)?;
     }
-    word.check_no_shares(job)?;
+    request.check_no_shares(job)?;
     // Only if Slurm confirms it: no task of any other job with a device starts.
-    if held && word.asked.is_some() {
+    if held && request.gres.is_some() {
         without::note(&node.run, job.job_id, job.user_id)?;
     }
     Ok(())
@@ -271,27 +282,12 @@ fn try_for_a_while(
     }
 }
 
-/// Requeues a job with a fraction on a node whose configuration cannot be used.
-pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog) -> Exit {
-    let node = Node::new(Config::empty(), &job.node);
-    let (error, start) = (CarveError::Config(error), slurm.now());
-    GivingBack {
-        job,
-        node: &node,
-        slurm,
-        log,
-        error: &error,
-        start,
-    }
-    .react()
-}
-
 /// Makes the slices, and converts the result into a request to Slurm.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let start = slurm.now();
     let carved = carve(job, node, slurm, log);
     if carved.is_ok() {
-        slurm.part();
+        slurm.flush();
     }
     if let Ok(Carved::Made(leases) | Carved::Kept(leases)) = &carved {
         works_again(node, leases, log);
@@ -302,7 +298,7 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
         Ok(Carved::Kept(leases)) => return told("kept", &leases, log),
         Err(error) => error,
     };
-    GivingBack {
+    Failure {
         job,
         node,
         slurm,
@@ -337,216 +333,4 @@ fn summary(lease: &Lease) -> String {
         lease.user,
         lease.slice.cuda_device().unwrap_or("no instance")
     )
-}
-
-/// A job that cannot start here now, on a node without a fault.
-struct GivingBack<'a> {
-    job: &'a JobEnv,
-    node: &'a Node,
-    slurm: &'a dyn Slurm,
-    log: &'a JobLog,
-    error: &'a CarveError,
-    /// When the prolog began.
-    start: Instant,
-}
-
-impl GivingBack<'_> {
-    fn react(&self) -> Exit {
-        let (log, error) = (self.log, self.error);
-        match error.reaction() {
-            Reaction::Drain => {
-                log.error(format!("creating a slice on this node failed: {error}"));
-                self.hint();
-                self.explain();
-                let drained = drain(self.node, self.slurm, &self.reason(), log);
-                self.leave_drained_node(drained)
-            }
-            Reaction::Wait => {
-                self.count_failure();
-                self.requeue(false)
-            }
-            Reaction::Hold => {
-                self.hint();
-                self.explain();
-                self.count_failure();
-                self.requeue(true)
-            }
-            Reaction::Refuse => {
-                log.warning(format!("the job is refused: {error}"));
-                self.end()
-            }
-        }
-    }
-
-    /// The error, and what an admin can do about it.
-    fn reason(&self) -> String {
-        match self.error.hint() {
-            Some(hint) => format!("{}; {hint}", self.error),
-            None => self.error.to_string(),
-        }
-    }
-
-    fn hint(&self) {
-        if let Some(hint) = self.error.hint() {
-            self.log.error(format!("hint: {hint}"));
-        }
-    }
-
-    /// Explains the cause to the user, because Slurm's own words on a job that is held, or whose prolog failed, do not.
-    fn explain(&self) {
-        let why = format!(
-            "the job did not start on {}: {}",
-            self.job.node,
-            self.reason()
-        );
-        self.slurm.explain(self.job.job_id, &why);
-    }
-
-    /// Requeues the job of a node that is drained now, so that it starts elsewhere: Slurm would hold a job whose prolog
-    /// failed, except with `nohold_on_prolog_fail`.
-    fn leave_drained_node(&self, drained: bool) -> Exit {
-        if !drained {
-            return Exit::Broken;
-        }
-        self.note(false);
-        match self.slurm.requeue(self.job.job_id, false) {
-            Ok(()) => {
-                self.log.warning("requeued, because the node is drained");
-                sleep(AFTER_REQUEUE);
-                Exit::Done
-            }
-            Err(_) => Exit::Broken,
-        }
-    }
-
-    /// Notes the job for gpufrac-reaperd, which sends it to another node; before slurmctld can start the job again.
-    fn note(&self, held: bool) {
-        let noted = PutBack::now(self.job.job_id, self.job.restart_count, held);
-        if let Err(error) = put_back::note(self.node, &noted) {
-            self.log.warning(format!(
-                "the job may come back to this node, because noting it failed: {error}"
-            ));
-        }
-    }
-
-    /// Counts the failure for the place that is at fault.
-    fn count_failure(&self) {
-        let device = self.job.devices.first().copied();
-        let lost = match (self.error.fault(), device) {
-            (Some(Fault::Device), Some(device)) => Lost::Device(device),
-            (Some(_), _) => Lost::Node,
-            (None, _) => return,
-        };
-        let partition = self.job.partition.clone();
-        let mut failure = Stuck::of_node(partition, self.error.to_string());
-        failure.by_user = self.error.is_users();
-        let gpus = self.node.record().map_or(0, |record| record.gpus.len());
-        let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
-        let devices = self.node.config.devices_of_node(&self.node.name, gpus);
-        if let (Lost::Device(lost), Some(device)) = (
-            &lost,
-            devices.iter().find(|known| Some(known.index) == device),
-        ) {
-            failure.place = match device.side {
-                Side::Whole => format!("GPU {}", device.gpu_index),
-                half => format!("{half} of GPU {}", device.gpu_index),
-            };
-            failure.gpu_index = Some(device.gpu_index);
-            failure.device = Some(*lost);
-            failure.units = device.pool.layout.capacity.0;
-        }
-        failure.lost = lost;
-        if let Err(error) = stuck::fail(self.node, failure) {
-            self.log
-                .warning(format!("counting the failure failed: {error}"));
-        }
-    }
-
-    /// Requeues the job; held, if the job or a file must be changed first.
-    fn requeue(&self, hold: bool) -> Exit {
-        let (job_id, log, error) = (self.job.job_id, self.log, self.error);
-        // If the files of so many nodes are wrong, an admin must look.
-        let is_tried = hold && self.job.restart_count >= MOST_NODES;
-        if !is_tried && error.leaves_node() {
-            self.note(hold);
-        }
-        loop {
-            let refused = match self.slurm.requeue(job_id, hold) {
-                Ok(()) => {
-                    let how = if hold { "requeued and held" } else { "requeued" };
-                    log.warning(format!("{how}: {error}"));
-                    sleep(AFTER_REQUEUE);
-                    return Exit::Done;
-                }
-                Err(refused) => refused,
-            };
-            if refused.cannot_requeue() {
-                log.warning(format!("cancelled, because it cannot be requeued: {error}"));
-                return self.end();
-            }
-            if self.is_given_up() {
-                log.warning(format!("the job was already requeued or ended: {error}"));
-                return Exit::Done;
-            }
-            if let Some(exit) = self.is_over("requeue", &refused) {
-                return exit;
-            }
-            sleep(LONGEST_PAUSE);
-        }
-    }
-
-    /// Cancels the job, and informs its user: on its terminal or in its output, and in Slurm's record.
-    fn end(&self) -> Exit {
-        let (job_id, log) = (self.job.job_id, self.log);
-        self.explain();
-        let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
-        if let Err(error) = self.slurm.notify(job_id, &line) {
-            log.warning(format!("informing the user failed: {error}"));
-        }
-        loop {
-            let refused = match self.slurm.cancel(job_id) {
-                Ok(()) => return Exit::Done,
-                Err(refused) => refused,
-            };
-            if self.is_given_up() {
-                return Exit::Done;
-            }
-            if let Some(exit) = self.is_over("cancel the job", &refused) {
-                return exit;
-            }
-            sleep(LONGEST_PAUSE);
-        }
-    }
-
-    /// The exit code if Slurm did not accept the request in time. The node is not drained: the SPANK plugin starts no
-    /// task of a job with a device of a pool and without a lease.
-    fn is_over(&self, what: &str, refused: &SlurmError) -> Option<Exit> {
-        let (log, error) = (self.log, self.error);
-        // The SPANK plugin is then probably of another series, too.
-        if refused.is_of_other_series() {
-            log.error(format!(
-                "creating the slice failed: {error}; cannot {what}: {refused}"
-            ));
-            return Some(Exit::Broken);
-        }
-        if self.slurm.now().duration_since(self.start) < SILENCE {
-            return None;
-        }
-        log.error(format!(
-            "creating the slice failed: {error}; cannot {what}: {refused}; the job's tasks do not start without a slice"
-        ));
-        // Otherwise the job would use a slice of an earlier run.
-        if let Err(error) = release::mark_all(self.node, self.job.job_id, log) {
-            log.warning(format!(
-                "removing the job's slice of an earlier run failed: {error}"
-            ));
-        }
-        Some(Exit::Done)
-    }
-
-    /// Whether Slurm says that the job no longer runs, because another of its nodes or its user ended it first.
-    fn is_given_up(&self) -> bool {
-        let answer = self.slurm.job(self.job.job_id);
-        answer.is_ok_and(|info| info.is_none_or(|info| self.job.is_over_by(&info)))
-    }
 }

@@ -815,7 +815,7 @@ fn allocated(tres: &str) -> String {
 }
 
 impl Slurm for Files {
-    fn expect(&self, _: JobId) {}
+    fn prefetch(&self, _: JobId) {}
 
     fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
         self.library()?;
@@ -922,7 +922,7 @@ impl Slurm for Files {
         fs::write(path, format!("{text}{why}\n")).unwrap();
     }
 
-    fn part(&self) {}
+    fn flush(&self) {}
 
     fn now(&self) -> Instant {
         Instant::now() + QUESTION * self.asked.get()

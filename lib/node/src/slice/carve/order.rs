@@ -27,16 +27,16 @@ use crate::state::record::NodeRecord;
 /// The name of the counted resource in messages.
 const SHARES: &str = "shares of a GPU";
 
-/// The data of Slurm and of the entry about a job.
-pub(super) struct Word {
+/// A job's request, by Slurm and by the entry.
+pub(super) struct Request {
     /// Slurm's record of the job; None if Slurm does not answer or does not know the job.
-    pub(super) said: Option<JobInfo>,
+    pub(super) record: Option<JobInfo>,
     /// The request in the record.
-    pub(super) asked: Option<Asked>,
+    pub(super) gres: Option<Asked>,
     /// The entry, if it can be trusted.
     entry: Option<Entry>,
     /// The reason why Slurm did not answer.
-    silence: Option<String>,
+    no_answer: Option<String>,
     /// The name under which Slurm counts fractions.
     count_name: CountName,
 }
@@ -82,23 +82,23 @@ struct Counted {
     whole_device: bool,
 }
 
-impl Word {
+impl Request {
     /// `held`: whether the job holds a device of a pool; `name`: what Slurm counts fractions as.
-    pub(super) fn hear(
+    pub(super) fn of(
         job: &JobEnv,
         entry: Option<Entry>,
         held: bool,
         name: &CountName,
         slurm: &dyn Slurm,
         log: &JobLog,
-    ) -> Result<Word, CarveError> {
+    ) -> Result<Request, CarveError> {
         let error = match ask(job, entry, held, name, slurm) {
-            Ok(said) => {
-                return Ok(Word {
-                    asked: said.as_ref().map(Asked::from),
-                    said,
+            Ok(record) => {
+                return Ok(Request {
+                    gres: record.as_ref().map(Asked::from),
+                    record,
                     entry,
-                    silence: None,
+                    no_answer: None,
                     count_name: name.clone(),
                 });
             }
@@ -112,25 +112,25 @@ impl Word {
         log.warning(format!(
             "reading the job's request from Slurm failed: {error}"
         ));
-        Ok(Word {
-            said: None,
-            asked: None,
+        Ok(Request {
+            record: None,
+            gres: None,
             entry: entry.filter(|_| !error.is_of_other_series()),
-            silence: Some(error.to_string()),
+            no_answer: Some(error.to_string()),
             count_name: name.clone(),
         })
     }
 
     pub(super) fn wants_gpu(&self, node: &Node) -> bool {
         let for_gpu = |asked: &Asked| asked.is_for_gpu(&node.config);
-        self.asked.as_ref().map_or(self.entry.is_some(), for_gpu)
+        self.gres.as_ref().map_or(self.entry.is_some(), for_gpu)
     }
 
     /// Refuses a job that asks for no part of a GPU by gpufrac's reading, but has shares by Slurm's allocation.
     /// Devices without shares come from `--exclusive`.
     pub(super) fn check_no_shares(&self, job: &JobEnv) -> Result<(), CarveError> {
         let held = self
-            .said
+            .record
             .as_ref()
             .and_then(|info| Allocated::on(info, &job.node));
         match held.map_or(0, |held| held.shards()) {
@@ -153,7 +153,7 @@ impl Word {
         devices: &[Device<'a>],
         log: &JobLog,
     ) -> Result<Order<'a>, CarveError> {
-        let asked = self.asked.as_ref();
+        let asked = self.gres.as_ref();
         // A job can be changed or submitted without job_submit seeing its text.
         if let Some(asked) = asked {
             let unread = asked.refuse_ambiguous();
@@ -206,7 +206,7 @@ impl Word {
     /// The whole GPUs for the job's partition among those that slurmctld allocated. With `--exclusive` it allocates all
     /// devices of the node, those of other pools and of no pool too; the variables of Prolog may name fewer.
     fn lent_whole<'a>(&self, job: &JobEnv, devices: &[Device<'a>]) -> Vec<Device<'a>> {
-        let Some(info) = &self.said else {
+        let Some(info) = &self.record else {
             return Vec::new();
         };
         let Some(allocated) = Allocated::on(info, &job.node) else {
@@ -237,7 +237,7 @@ impl Word {
             pool: device.pool.name.clone(),
             units,
         })?;
-        if let (Some(info), Some(asked)) = (&self.said, &self.asked)
+        if let (Some(info), Some(asked)) = (&self.record, &self.gres)
             && let Some(Against { rule, update }) =
                 asked.against_rules(&node.config, &info.partition, device, units, menu)
         {
@@ -267,7 +267,7 @@ impl Word {
             return Ok(());
         };
         let here = node.config.pools_sum();
-        let is_fraction = self.asked.as_ref().is_none_or(Asked::names_fraction);
+        let is_fraction = self.gres.as_ref().is_none_or(Asked::names_fraction);
         let same = entry.units.of_each_gpu() == units;
         if (same || is_fraction) && menu.is_none_or(|menu| menu.units != units) {
             let sizes = device.pool.layout.menu.iter();
@@ -297,11 +297,11 @@ impl Word {
         devices: &[Device<'_>],
         units: Units,
     ) -> Result<Counted, CarveError> {
-        let (Some(info), Some(asked)) = (&self.said, &self.asked) else {
+        let (Some(info), Some(asked)) = (&self.record, &self.gres) else {
             let unknown = || "it does not know the job".to_owned();
             return if is_per_task(self.entry) {
                 Err(CarveError::Uncounted {
-                    why: self.silence.clone().unwrap_or_else(unknown),
+                    why: self.no_answer.clone().unwrap_or_else(unknown),
                 })
             } else {
                 // The SPANK plugin checks that Slurm allocated as much.
