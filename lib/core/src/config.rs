@@ -5,7 +5,10 @@
 
 mod checks;
 mod error;
+mod keys;
 mod options;
+#[cfg(test)]
+mod page_tests;
 mod read;
 mod reaper;
 mod report;

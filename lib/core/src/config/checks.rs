@@ -12,20 +12,20 @@ use crate::rounding::{self, Demand};
 
 /// The tables of the file, in the same order as the pools and rules that were read from them; errors point at them.
 #[derive(Default)]
-pub(super) struct Places<'a, 'i> {
-    pub(super) pools: Vec<Section<'a, 'i>>,
-    pub(super) partitions: Vec<Section<'a, 'i>>,
+pub(super) struct Places<'a> {
+    pub(super) pools: Vec<Section<'a>>,
+    pub(super) partitions: Vec<Section<'a>>,
 }
 
 /// The range of the text that an error points at: the first of `keys` that is written, otherwise the heading of the
-fn place(section: Option<&Section<'_, '_>>, keys: &[&str]) -> Range<usize> {
+fn place(section: Option<&Section<'_>>, keys: &[&str]) -> Range<usize> {
     section.map_or(0..0, |section| {
         let mut written = keys.iter().filter_map(|key| section.get(key));
         written.next().map_or(section.at.clone(), |item| item.at)
     })
 }
 
-pub(super) fn check(source: &mut Source<'_>, config: &Config, places: &Places<'_, '_>) {
+pub(super) fn check(source: &Source<'_>, config: &Config, places: &Places<'_>) {
     for (position, pool) in config.pools.iter().enumerate() {
         let section = places.pools.get(position);
         for other in &config.pools[..position] {

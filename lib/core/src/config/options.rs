@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::error::Problem;
-use super::read::{Field, Section, Source};
+use super::read::{Field, Section};
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
@@ -60,12 +60,11 @@ const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 13] = {
 
 /// Reads the options. `kind` is None if the layout could not be read.
 pub(super) fn read(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     mechanism: Mechanism,
     kind: Option<LayoutKind>,
 ) -> Option<PoolOptions> {
-    let before = source.errors.len();
+    let before = section.source.mistakes();
     for (key, mechanisms, layouts) in KEYS {
         let Some(item) = section.get(key) else {
             continue;
@@ -75,69 +74,53 @@ pub(super) fn read(
             Some(kind) if !layouts.contains(&kind) => format!("layout \"{kind}\""),
             _ => continue,
         };
-        item.wrong(source, Problem::Meaningless { of });
+        item.wrong(Problem::Meaningless { of });
     }
-    if source.errors.len() > before {
+    if section.source.mistakes() > before {
         return None;
     }
-    let yes = |source: &mut Source<'_>, key| {
-        let item = section.get(key);
-        item.and_then(|item| item.yes_or_no(source))
-            .unwrap_or(false)
-    };
     let mut options = PoolOptions {
-        memory_limits: yes(source, "memory_limits"),
-        framework_hints: yes(source, "framework_hints"),
+        memory_limits: section.is_on("memory_limits"),
+        framework_hints: section.is_on("framework_hints"),
         ..PoolOptions::default()
     };
     let whole = kind == Some(LayoutKind::Whole);
     if mechanism == Mechanism::Mps && !whole {
         // There is no default, because `tenancy` decides how jobs of different users can affect each other.
         let example = "tenancy = \"shared\" (one control daemon on a GPU, kernels side by side) or \"private\" (one for each job, limits that it cannot raise)";
-        let item = section.need(source, "tenancy", example);
         let words = [("shared", Tenancy::Shared), ("private", Tenancy::Private)];
-        if let Some(tenancy) = item.and_then(|item| one_of(source, &item, &words)) {
+        let item = section.need("tenancy", example);
+        if let Some(tenancy) = item.and_then(|item| item.one_of(&words)) {
             options.tenancy = tenancy;
         }
     }
     if let Some(item) = section.get("sm_chunks") {
-        options.sm_chunks = item.count(source);
+        options.sm_chunks = item.count();
         if options.tenancy == Tenancy::Private {
             let of = "tenancy \"private\"".to_owned();
-            item.wrong(source, Problem::Meaningless { of });
+            item.wrong(Problem::Meaningless { of });
         }
     }
-    options.burst = burst(source, section, mechanism, &options);
-    if let Some(item) = section.get("timeslice") {
-        let words = [
-            ("default", TimesliceLength::Default),
-            ("short", TimesliceLength::Short),
-            ("medium", TimesliceLength::Medium),
-            ("long", TimesliceLength::Long),
-        ];
-        options.timeslice = one_of(source, &item, &words);
-    }
-    if let Some(item) = section.get("whole") {
-        let words = [("mig", WholeGpu::Mig), ("bare", WholeGpu::Bare)];
-        options.whole = one_of(source, &item, &words).unwrap_or_default();
-    }
-    if let Some(item) = section.get("reuse") {
-        options.reuse = reuse(source, &item);
-    }
+    options.burst = burst(section, mechanism, &options);
+    let lengths = [
+        ("default", TimesliceLength::Default),
+        ("short", TimesliceLength::Short),
+        ("medium", TimesliceLength::Medium),
+        ("long", TimesliceLength::Long),
+    ];
+    options.timeslice = section.read("timeslice", |item| item.one_of(&lengths));
+    let wholes = [("mig", WholeGpu::Mig), ("bare", WholeGpu::Bare)];
+    section.set("whole", &mut options.whole, |item| item.one_of(&wholes));
+    options.reuse = section.read("reuse", reuse);
     if mechanism == Mechanism::Hami && !whole {
-        let item = section.need(source, "library", "library = \"/opt/hami/libvgpu.so\"");
-        options.library = item.and_then(|item| library(source, &item));
+        let item = section.need("library", "library = \"/opt/hami/libvgpu.so\"");
+        options.library = item.as_ref().and_then(library);
     }
-    (source.errors.len() == before).then_some(options)
+    (section.source.mistakes() == before).then_some(options)
 }
 
 /// `burst_max` and `burst_default`.
-fn burst(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
-    mechanism: Mechanism,
-    options: &PoolOptions,
-) -> Option<Burst> {
+fn burst(section: &Section<'_>, mechanism: Mechanism, options: &PoolOptions) -> Option<Burst> {
     let (max, default) = (section.get("burst_max"), section.get("burst_default"));
     let of = match options {
         _ if options.tenancy == Tenancy::Private => Some("tenancy \"private\""),
@@ -148,16 +131,16 @@ fn burst(
     for item in [&max, &default].into_iter().flatten() {
         if let Some(of) = of {
             let of = of.to_owned();
-            item.wrong(source, Problem::Meaningless { of });
+            item.wrong(Problem::Meaningless { of });
         }
     }
     let Some(max) = max else {
         if let Some(default) = default.filter(|_| of.is_none()) {
-            default.wrong(source, Problem::BurstWithoutMax);
+            default.wrong(Problem::BurstWithoutMax);
         }
         return None;
     };
-    let most = max.fraction(source)?;
+    let most = max.fraction()?;
     let bound = match mechanism {
         // The half of the GPU, which is one instance.
         Mechanism::MigMps if most.units().0 > 50 => Some(("at most 0.5", "a half of the GPU")),
@@ -168,21 +151,21 @@ fn burst(
     };
     if let Some((write, of)) = bound {
         let value = most.to_string();
-        max.wrong(source, Problem::BurstMax { value, write, of });
+        max.wrong(Problem::BurstMax { value, write, of });
         return None;
     }
     let Some(item) = default else {
         let (max, default) = (most.units(), None);
         return Some(Burst { max, default });
     };
-    let default = item.fraction(source)?;
+    let default = item.fraction()?;
     let is_right = match mechanism {
         Mechanism::Hami => default == most,
         _ => default <= most,
     };
     if !is_right {
         let (default, max) = (default.to_string(), most.to_string());
-        item.wrong(source, Problem::BurstDefault { default, max });
+        item.wrong(Problem::BurstDefault { default, max });
         return None;
     }
     Some(Burst {
@@ -191,42 +174,19 @@ fn burst(
     })
 }
 
-fn reuse(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Duration> {
-    let length = item.duration(source)?;
-    if REUSE.contains(&length) {
-        return Some(length);
-    }
+fn reuse(item: &Field<'_>) -> Option<Duration> {
+    let length = item.duration()?;
     let value = humantime::format_duration(length).to_string();
-    item.wrong(source, Problem::Reuse { value });
-    None
+    item.right(if REUSE.contains(&length) { Ok(length) } else { Err(Problem::Reuse { value }) })
 }
 
-pub(super) fn one_of<T: Copy>(
-    source: &mut Source<'_>,
-    item: &Field<'_, '_>,
-    words: &[(&str, T)],
-) -> Option<T> {
-    let word = item.text(source)?;
-    let found = words.iter().find(|(known, _)| *known == word);
-    if found.is_none() {
-        let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
-        let problem = Problem::UnknownWord {
-            word: word.to_owned(),
-            known: known.join(", "),
-        };
-        item.wrong(source, problem);
-    }
-    found.map(|(_, value)| *value)
-}
-
-fn library(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<String> {
-    let path = item.text(source)?;
+fn library(item: &Field<'_>) -> Option<String> {
+    let value = item.string()?;
     // The dynamic linker splits LD_PRELOAD at colons and blanks.
     let ends = |c: char| c == ':' || c.is_whitespace() || c.is_control();
-    if path.starts_with('/') && !path.contains(ends) {
-        return Some(path.to_owned());
-    }
-    let value = path.to_owned();
-    item.wrong(source, Problem::LibraryPath { value });
-    None
+    item.right(if value.starts_with('/') && !value.contains(ends) {
+        Ok(value)
+    } else {
+        Err(Problem::LibraryPath { value })
+    })
 }

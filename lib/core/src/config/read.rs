@@ -1,5 +1,6 @@
 //! Reads TOML with the position of each value, so that each mistake can be reported with its line.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -7,53 +8,53 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Problem};
+use super::keys::Key;
 use crate::fraction::{Fraction, MemoryMib};
 
 /// The text of the file, and the mistakes found so far.
 pub(super) struct Source<'a> {
     pub(super) path: &'a str,
     pub(super) text: &'a str,
-    pub(super) errors: Vec<ConfigError>,
+    pub(super) errors: RefCell<Vec<ConfigError>>,
 }
 
 impl Source<'_> {
-    pub(super) fn error(&mut self, at: &Range<usize>, key: impl Into<String>, problem: Problem) {
+    pub(super) fn error(&self, at: &Range<usize>, key: impl Into<String>, problem: Problem) {
         let before = self.text.as_bytes().get(..at.start).unwrap_or_default();
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        self.errors.push(ConfigError {
+        self.errors.borrow_mut().push(ConfigError {
             path: self.path.to_owned(),
             line,
             key: key.into(),
             problem,
         });
     }
+
+    /// How many mistakes were found so far.
+    pub(super) fn mistakes(&self) -> usize {
+        self.errors.borrow().len()
+    }
 }
 
 /// One table of the file.
-pub(super) struct Section<'a, 'i> {
+pub(super) struct Section<'a> {
+    pub(super) source: &'a Source<'a>,
     /// The full name, `pool.h100`; empty for the file itself.
     pub(super) name: String,
     /// The range of its heading in the text.
     pub(super) at: Range<usize>,
-    table: &'a DeTable<'i>,
+    pub(super) table: &'a DeTable<'a>,
 }
 
 /// A value with its full key.
-pub(super) struct Field<'a, 'i> {
+pub(super) struct Field<'a> {
+    pub(super) source: &'a Source<'a>,
     pub(super) key: String,
     pub(super) at: Range<usize>,
-    pub(super) value: &'a Spanned<DeValue<'i>>,
+    pub(super) value: &'a Spanned<DeValue<'a>>,
 }
 
-impl<'a, 'i> Section<'a, 'i> {
-    pub(super) fn root(table: &'a DeTable<'i>) -> Self {
-        Section {
-            name: String::new(),
-            at: 0..0,
-            table,
-        }
-    }
-
+impl<'a> Section<'a> {
     fn key(&self, key: &str) -> String {
         if self.name.is_empty() {
             key.to_owned()
@@ -62,84 +63,113 @@ impl<'a, 'i> Section<'a, 'i> {
         }
     }
 
+    /// Reports a mistake in the heading.
+    pub(super) fn wrong(&self, problem: Problem) {
+        self.source.error(&self.at, self.name.clone(), problem);
+    }
+
     /// Reports every key that is not in `known`.
-    pub(super) fn only(&self, source: &mut Source<'_>, known: &[&str]) {
+    pub(super) fn only(&self, known: &[&[Key]]) {
+        let known: Vec<&str> = known.iter().copied().flatten().map(|key| key.0).collect();
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
                 let known = known.join(", ");
-                source.error(&key.span(), self.key(name), Problem::UnknownKey { known });
+                let problem = Problem::UnknownKey { known };
+                self.source.error(&key.span(), self.key(name), problem);
             }
         }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Field<'a, 'i>> {
-        self.table
-            .iter()
-            .find(|(name, _)| *name.get_ref() == key)
-            .map(|(name, value)| Field {
-                key: self.key(key),
-                at: name.span(),
-                value,
-            })
+    pub(super) fn get(&self, key: &str) -> Option<Field<'a>> {
+        let (name, value) = self.table.iter().find(|(name, _)| *name.get_ref() == key)?;
+        Some(Field {
+            source: self.source,
+            key: self.key(key),
+            at: name.span(),
+            value,
+        })
     }
 
     /// As `get`, and reports a missing key.
-    pub(super) fn need(
-        &self,
-        source: &mut Source<'_>,
-        key: &str,
-        example: &'static str,
-    ) -> Option<Field<'a, 'i>> {
+    pub(super) fn need(&self, key: &str, example: &'static str) -> Option<Field<'a>> {
         let item = self.get(key);
         if item.is_none() {
-            source.error(&self.at, self.key(key), Problem::Missing { example });
+            let problem = Problem::Missing { example };
+            self.source.error(&self.at, self.key(key), problem);
         }
         item
     }
 
+    /// The value of a key; None if it is not written or wrong.
+    pub(super) fn read<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&Field<'a>) -> Option<T>,
+    ) -> Option<T> {
+        read(&self.get(key)?)
+    }
+
+    /// Changes `target` to the value of a key, if it is written and right.
+    pub(super) fn set<T>(
+        &self,
+        key: &str,
+        target: &mut T,
+        read: impl FnOnce(&Field<'a>) -> Option<T>,
+    ) {
+        if let Some(value) = self.read(key, read) {
+            *target = value;
+        }
+    }
+
+    /// Whether a key is `true`.
+    pub(super) fn is_on(&self, key: &str) -> bool {
+        self.read(key, Field::yes_or_no).unwrap_or(false)
+    }
+
     /// The tables inside the table `key`, in the order of the file.
-    pub(super) fn children(&self, source: &mut Source<'_>, key: &str) -> Vec<Section<'a, 'i>> {
-        let Some(parent) = self.get(key).and_then(|item| item.table(source)) else {
+    pub(super) fn children(&self, key: &str) -> Vec<Section<'a>> {
+        let Some(parent) = self.read(key, Field::table) else {
             return Vec::new();
         };
-        let mut found: Vec<Section<'a, 'i>> = Vec::new();
-        for (name, value) in parent.table {
-            let item = Field {
-                key: parent.key(name.get_ref()),
-                at: name.span(),
-                value,
-            };
-            found.extend(item.table(source));
+        let mut found: Vec<Section<'a>> = Vec::new();
+        for name in parent.table.keys() {
+            found.extend(parent.read(name.get_ref(), Field::table));
         }
         found.sort_by_key(|section| section.at.start);
         found
     }
 
-    /// The last part of the full name: `h100` of `pool.h100`.
-    pub(super) fn own_name(&self) -> &str {
-        self.name
-            .split_once('.')
-            .map_or(self.name.as_str(), |(_, own)| own)
+    /// The last part of the full name: `h100` of `pool.h100`, of which `pool` is the `parent`.
+    pub(super) fn own_name(&self, parent: &str) -> String {
+        let own = self.name.strip_prefix(parent);
+        let own = own.and_then(|own| own.strip_prefix('.'));
+        own.unwrap_or(&self.name).to_owned()
     }
 }
 
-impl<'a, 'i> Field<'a, 'i> {
-    pub(super) fn wrong(&self, source: &mut Source<'_>, problem: Problem) {
-        source.error(&self.at, self.key.clone(), problem);
+impl<'a> Field<'a> {
+    pub(super) fn wrong(&self, problem: Problem) {
+        self.source.error(&self.at, self.key.clone(), problem);
     }
 
-    fn wrong_type(&self, source: &mut Source<'_>, expected: &'static str) {
+    fn wrong_type(&self, expected: &'static str) {
         let found = self.value.get_ref().type_str();
-        self.wrong(source, Problem::WrongType { expected, found });
+        self.wrong(Problem::WrongType { expected, found });
     }
 
-    pub(super) fn table(&self, source: &mut Source<'_>) -> Option<Section<'a, 'i>> {
+    /// The value of `found`, or the mistake in it.
+    pub(super) fn right<T>(&self, found: Result<T, Problem>) -> Option<T> {
+        found.map_err(|problem| self.wrong(problem)).ok()
+    }
+
+    pub(super) fn table(&self) -> Option<Section<'a>> {
         let Some(table) = self.value.get_ref().as_table() else {
-            self.wrong_type(source, "a table");
+            self.wrong_type("a table");
             return None;
         };
         Some(Section {
+            source: self.source,
             name: self.key.clone(),
             at: self.at.clone(),
             table,
@@ -147,93 +177,136 @@ impl<'a, 'i> Field<'a, 'i> {
     }
 
     /// A text; an empty one is an error.
-    pub(super) fn text(&self, source: &mut Source<'_>) -> Option<&'a str> {
+    pub(super) fn text(&self) -> Option<&'a str> {
         let Some(text) = self.value.get_ref().as_str() else {
-            self.wrong_type(source, "a text in quotes");
+            self.wrong_type("a text in quotes");
             return None;
         };
         if text.is_empty() {
-            self.wrong(source, Problem::Empty);
+            self.wrong(Problem::Empty);
             return None;
         }
         Some(text)
     }
 
-    pub(super) fn yes_or_no(&self, source: &mut Source<'_>) -> Option<bool> {
+    pub(super) fn string(&self) -> Option<String> {
+        self.text().map(str::to_owned)
+    }
+
+    /// An absolute path.
+    pub(super) fn path(&self) -> Option<String> {
+        let value = self.string()?;
+        if value.starts_with('/') {
+            return Some(value);
+        }
+        self.wrong(Problem::RelativePath { value });
+        None
+    }
+
+    /// One of these words.
+    pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        let word = self.text()?;
+        let found = words.iter().find(|(known, _)| *known == word);
+        if found.is_none() {
+            let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+            self.wrong(Problem::UnknownWord {
+                word: word.to_owned(),
+                known: known.join(", "),
+            });
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    pub(super) fn yes_or_no(&self) -> Option<bool> {
         let value = self.value.get_ref().as_bool();
         if value.is_none() {
-            self.wrong_type(source, "true or false");
+            self.wrong_type("true or false");
         }
         value
     }
 
-    /// A whole number of MiB.
-    pub(super) fn memory(&self, source: &mut Source<'_>) -> Option<MemoryMib> {
-        let value = match self.value.get_ref() {
+    /// A whole number as it is written; of another value its type.
+    pub(super) fn integer(&self) -> String {
+        match self.value.get_ref() {
             DeValue::Integer(number) => number.to_string(),
             other => other.type_str().to_owned(),
-        };
-        match value.parse::<u32>() {
-            Ok(mib) if mib > 0 => Some(MemoryMib(mib.into())),
-            _ => {
-                self.wrong(source, Problem::Memory { value });
-                None
-            }
         }
+    }
+
+    /// As `integer`, or a number with decimals.
+    pub(super) fn number(&self) -> String {
+        match self.value.get_ref() {
+            DeValue::Float(number) => number.to_string(),
+            _ => self.integer(),
+        }
+    }
+
+    /// A whole number of MiB.
+    pub(super) fn memory(&self) -> Option<MemoryMib> {
+        let value = self.integer();
+        self.right(match value.parse::<u32>() {
+            Ok(mib) if mib > 0 => Ok(MemoryMib(mib.into())),
+            _ => Err(Problem::Memory { value }),
+        })
     }
 
     /// A count from 1.
-    pub(super) fn count(&self, source: &mut Source<'_>) -> Option<u32> {
-        let value = match self.value.get_ref() {
-            DeValue::Integer(number) => number.to_string(),
-            other => other.type_str().to_owned(),
-        };
-        match value.parse::<u8>() {
-            Ok(count) if count > 0 => Some(count.into()),
-            _ => {
-                self.wrong(source, Problem::Count { value });
-                None
-            }
-        }
+    pub(super) fn count(&self) -> Option<u32> {
+        let value = self.integer();
+        self.right(match value.parse::<u8>() {
+            Ok(count) if count > 0 => Ok(count.into()),
+            _ => Err(Problem::Count { value }),
+        })
+    }
+
+    pub(super) fn percent(&self) -> Option<f64> {
+        let value = self.number();
+        self.right(match value.parse::<f64>() {
+            Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+            _ => Err(Problem::Percentage { value }),
+        })
+    }
+
+    pub(super) fn whole_percent(&self) -> Option<u8> {
+        let percent = self.percent()?;
+        let value = percent.to_string();
+        self.right(if percent.fract() == 0.0 {
+            Ok(percent as u8)
+        } else {
+            Err(Problem::WholePercentage { value })
+        })
     }
 
     /// A fraction, as a number or as a text (`"1/8"`).
-    pub(super) fn fraction(&self, source: &mut Source<'_>) -> Option<Fraction> {
-        let value = self.value.get_ref();
-        let text = match value {
+    pub(super) fn fraction(&self) -> Option<Fraction> {
+        let text = match self.value.get_ref() {
             DeValue::String(text) => text.as_ref(),
             DeValue::Float(number) => number.as_str(),
             DeValue::Integer(number) => number.as_str(),
             _ => {
-                self.wrong_type(source, "a fraction such as 0.25 or \"1/8\"");
+                self.wrong_type("a fraction such as 0.25 or \"1/8\"");
                 return None;
             }
         };
-        Fraction::parse(text)
-            .map_err(|error| {
-                let text = text.to_owned();
-                self.wrong(
-                    source,
-                    Problem::Fraction {
-                        text,
-                        source: error,
-                    },
-                );
-            })
-            .ok()
+        let problem = |source| Problem::Fraction {
+            text: text.to_owned(),
+            source,
+        };
+        self.right(Fraction::parse(text).map_err(problem))
     }
 
     /// The values of a list; an empty list is an error.
-    pub(super) fn list(&self, source: &mut Source<'_>) -> Option<Vec<Field<'a, 'i>>> {
+    pub(super) fn list(&self) -> Option<Vec<Field<'a>>> {
         let Some(array) = self.value.get_ref().as_array() else {
-            self.wrong_type(source, "a list in [ ]");
+            self.wrong_type("a list in [ ]");
             return None;
         };
         if array.is_empty() {
-            self.wrong(source, Problem::Empty);
+            self.wrong(Problem::Empty);
             return None;
         }
-        let item = |value: &'a Spanned<DeValue<'i>>| Field {
+        let item = |value: &'a Spanned<DeValue<'a>>| Field {
+            source: self.source,
             key: self.key.clone(),
             at: value.span(),
             value,
@@ -242,44 +315,36 @@ impl<'a, 'i> Field<'a, 'i> {
     }
 
     /// The texts of a list; the same text twice is an error.
-    pub(super) fn texts(&self, source: &mut Source<'_>) -> Option<Vec<&'a str>> {
-        let mut found: Vec<&'a str> = Vec::new();
-        for item in self.list(source)? {
-            let Some(text) = item.text(source) else {
-                continue;
-            };
-            if found.contains(&text) {
-                let value = text.to_owned();
-                item.wrong(source, Problem::Twice { value });
-            } else {
-                found.push(text);
+    pub(super) fn texts(&self) -> Option<Vec<String>> {
+        let mut found: Vec<String> = Vec::new();
+        for item in self.list()? {
+            match item.string() {
+                Some(value) if found.contains(&value) => item.wrong(Problem::Twice { value }),
+                text => found.extend(text),
             }
         }
         Some(found)
     }
 
     /// A duration with its unit.
-    pub(super) fn duration(&self, source: &mut Source<'_>) -> Option<Duration> {
-        self.length(source, false)
+    pub(super) fn duration(&self) -> Option<Duration> {
+        self.length(false)
     }
 
     /// As `duration`, with `"off"` allowed: `Some(None)`.
-    pub(super) fn duration_or_off(&self, source: &mut Source<'_>) -> Option<Option<Duration>> {
+    pub(super) fn duration_or_off(&self) -> Option<Option<Duration>> {
         if self.value.get_ref().as_str() == Some("off") {
             return Some(None);
         }
-        self.length(source, true).map(Some)
+        self.length(true).map(Some)
     }
 
-    fn length(&self, source: &mut Source<'_>, or_off: bool) -> Option<Duration> {
+    fn length(&self, or_off: bool) -> Option<Duration> {
         let value = match self.value.get_ref() {
             DeValue::Integer(number) => number.to_string(),
-            _ => self.text(source)?.to_owned(),
+            _ => self.string()?,
         };
-        let parsed = humantime::parse_duration(&value).ok();
-        if parsed.is_none() {
-            self.wrong(source, Problem::Duration { value, or_off });
-        }
-        parsed
+        let parsed = humantime::parse_duration(&value);
+        self.right(parsed.map_err(|_| Problem::Duration { value, or_off }))
     }
 }

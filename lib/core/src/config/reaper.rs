@@ -3,58 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use toml::de::DeValue;
 use wildmatch::WildMatch;
 
 use super::error::Problem;
-use super::options::one_of;
-use super::read::{Field, Section, Source};
+use super::keys;
+use super::read::{Field, Section};
 use crate::policy::{
     Action, Breaker, Conditions, ExporterUrl, IdleWish, Mail, Mode, Policy, Reaper, Rule, Signal,
     Stall,
 };
-
-/// Keys of the daemon itself, only in `[reaper]`.
-const OWN_KEYS: [&str; 8] = [
-    "interval",
-    "metrics",
-    "dcgm_exporter",
-    "keep",
-    "reaps_per_hour",
-    "breaker",
-    "mail",
-    "rule",
-];
-
-/// Keys of a policy: in `[reaper]` for all jobs, in a rule for the jobs that match its conditions.
-const POLICY_KEYS: [&str; 14] = [
-    "mode",
-    "grace",
-    "never_used",
-    "idle",
-    "finished",
-    "over_share",
-    "busy_above",
-    "cpu_busy_above",
-    "warn",
-    "signal",
-    "checkpoint",
-    "action",
-    "long_factor",
-    "idle_option",
-];
-
-/// Keys of a rule that are its conditions.
-const CONDITION_KEYS: [&str; 8] = [
-    "pools",
-    "partitions",
-    "qos",
-    "accounts",
-    "users",
-    "reservations",
-    "names",
-    "interactive",
-];
 
 /// The time between the signal for a checkpoint and the end of the job, if the file has none.
 const DEFAULT_CHECKPOINT_TIME: Duration = Duration::from_secs(300);
@@ -65,157 +22,118 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// With fewer samples a window cannot show that a slice is idle.
 const MIN_SAMPLES_PER_WINDOW: u32 = 3;
 
-pub(super) fn read(source: &mut Source<'_>, section: &Section<'_, '_>) -> Reaper {
-    section.only(source, &[OWN_KEYS.as_slice(), &POLICY_KEYS].concat());
+pub(super) fn read(section: &Section<'_>) -> Reaper {
+    section.only(&[keys::REAPER, keys::POLICY]);
     let mut reaper = Reaper {
         is_written: true,
         ..Reaper::default()
     };
-    if let Some(item) = section.get("interval") {
-        let range = SHORTEST_INTERVAL..=LONGEST_INTERVAL;
-        match item.duration(source) {
-            Some(length) if !range.contains(&length) => {
-                let value = humantime::format_duration(length).to_string();
-                item.wrong(source, Problem::Interval { value });
-            }
-            Some(length) => reaper.interval = length,
-            None => {}
-        }
-    }
+    section.set("interval", &mut reaper.interval, interval);
     if let Some(item) = section.get("metrics") {
-        reaper.metrics = address(source, &item);
+        reaper.metrics = address(&item);
     }
-    if let Some(item) = section.get("dcgm_exporter") {
-        reaper.dcgm_exporter = url(source, &item);
+    reaper.dcgm_exporter = section.read("dcgm_exporter", url);
+    section.set("keep", &mut reaper.keep, Field::duration);
+    section.set("reaps_per_hour", &mut reaper.reaps_per_hour, Field::count);
+    if let Some(table) = section.read("breaker", Field::table) {
+        breaker(&table, &mut reaper.breaker);
     }
-    if let Some(item) = section.get("keep") {
-        reaper.keep = item.duration(source).unwrap_or(reaper.keep);
-    }
-    if let Some(item) = section.get("reaps_per_hour") {
-        reaper.reaps_per_hour = item.count(source).unwrap_or(reaper.reaps_per_hour);
-    }
-    if let Some(table) = section.get("breaker").and_then(|item| item.table(source)) {
-        reaper.breaker = breaker(source, &table, reaper.breaker);
-    }
-    if let Some(table) = section.get("mail").and_then(|item| item.table(source)) {
-        reaper.mail = mail(source, &table);
+    if let Some(table) = section.read("mail", Field::table) {
+        reaper.mail = mail(&table);
     }
     let interval = reaper.interval;
-    reaper.general = policy(source, section, Policy::default(), interval);
-    for table in section.children(source, "rule") {
-        table.only(source, &[CONDITION_KEYS.as_slice(), &POLICY_KEYS].concat());
+    reaper.general = policy(section, Policy::default(), interval);
+    for table in section.children("rule") {
+        table.only(&[keys::CONDITIONS, keys::POLICY]);
         let base = Policy {
-            name: name_of(&table),
+            name: table.own_name("reaper.rule"),
             ..reaper.general.clone()
         };
-        let conditions = conditions(source, &table);
-        if CONDITION_KEYS.iter().all(|key| table.get(key).is_none()) {
-            let known = CONDITION_KEYS.join(", ");
-            source.error(
-                &table.at,
-                table.name.clone(),
-                Problem::ForEverybody { known },
-            );
+        let conditions = conditions(&table);
+        let known: Vec<&str> = keys::CONDITIONS.iter().map(|key| key.0).collect();
+        if known.iter().all(|key| table.get(key).is_none()) {
+            let known = known.join(", ");
+            table.wrong(Problem::ForEverybody { known });
         }
-        let policy = policy(source, &table, base, interval);
+        let policy = policy(&table, base, interval);
         reaper.rules.push(Rule { conditions, policy });
     }
     reaper
 }
 
-/// NAME of `[reaper.rule.NAME]`.
-fn name_of(section: &Section<'_, '_>) -> String {
-    let name = section.name.strip_prefix("reaper.rule.");
-    name.unwrap_or(&section.name).to_owned()
+fn interval(item: &Field<'_>) -> Option<Duration> {
+    let length = item.duration()?;
+    let value = humantime::format_duration(length).to_string();
+    item.right(
+        if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&length) {
+            Ok(length)
+        } else {
+            Err(Problem::Interval { value })
+        },
+    )
 }
 
-fn address(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<SocketAddr> {
-    let text = item.text(source)?;
-    if text == "off" {
+fn address(item: &Field<'_>) -> Option<SocketAddr> {
+    let value = item.string()?;
+    if value == "off" {
         return None;
     }
-    let parsed = text.parse();
-    if parsed.is_err() {
-        let value = text.to_owned();
-        item.wrong(source, Problem::Address { value });
-    }
-    parsed.ok()
+    let parsed = value.parse();
+    item.right(parsed.map_err(|_| Problem::Address { value }))
 }
 
-fn url(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<ExporterUrl> {
-    let text = item.text(source)?;
-    let url = text.parse();
-    if url.is_err() {
-        let value = text.to_owned();
-        item.wrong(source, Problem::Url { value });
-    }
-    url.ok()
+fn url(item: &Field<'_>) -> Option<ExporterUrl> {
+    let value = item.string()?;
+    let parsed = value.parse();
+    item.right(parsed.map_err(|_| Problem::Url { value }))
 }
 
-fn breaker(source: &mut Source<'_>, section: &Section<'_, '_>, unless_said: Breaker) -> Breaker {
-    section.only(source, &["node_share", "cluster_share", "least"]);
-    let mut share = |key: &str, unless_said: u8| {
-        let value = section.get(key).and_then(|item| item.whole_percent(source));
-        value.unwrap_or(unless_said)
-    };
-    Breaker {
-        node_share: share("node_share", unless_said.node_share),
-        cluster_share: share("cluster_share", unless_said.cluster_share),
-        least: section
-            .get("least")
-            .and_then(|item| item.count(source))
-            .unwrap_or(unless_said.least),
-    }
+fn breaker(section: &Section<'_>, breaker: &mut Breaker) {
+    section.only(&[keys::BREAKER]);
+    section.set("node_share", &mut breaker.node_share, Field::whole_percent);
+    section.set(
+        "cluster_share",
+        &mut breaker.cluster_share,
+        Field::whole_percent,
+    );
+    section.set("least", &mut breaker.least, Field::count);
 }
 
-fn mail(source: &mut Source<'_>, section: &Section<'_, '_>) -> Mail {
-    let known = ["sendmail", "program", "from", "domain", "admins", "contact"];
-    section.only(source, &known);
-    let mut path = |key: &str| {
-        let item = section.get(key)?;
-        let text = item.text(source)?.to_owned();
-        if text.starts_with('/') {
-            return Some(text);
-        }
-        item.wrong(source, Problem::RelativePath { value: text });
-        None
-    };
-    let (sendmail, program) = (path("sendmail"), path("program"));
+fn mail(section: &Section<'_>) -> Mail {
+    section.only(&[keys::MAIL]);
+    let (sendmail, program) = (
+        section.read("sendmail", Field::path),
+        section.read("program", Field::path),
+    );
     if let (Some(item), true) = (section.get("program"), sendmail.is_some()) {
         let of = "a sendmail".to_owned();
-        item.wrong(source, Problem::Meaningless { of });
+        item.wrong(Problem::Meaningless { of });
     }
     // The words become part of a mail header or an argument of a command.
-    let mut word = |key: &str| {
-        let item = section.get(key)?;
-        let text = item.text(source)?.to_owned();
-        if !text.starts_with('-') && text.chars().all(|c| c.is_ascii_graphic()) {
-            return Some(text);
-        }
-        item.wrong(source, Problem::MailWord { value: text });
-        None
+    let word = |item: &Field<'_>| {
+        let value = item.string()?;
+        item.right(
+            if !value.starts_with('-') && value.chars().all(|c| c.is_ascii_graphic()) {
+                Ok(value)
+            } else {
+                Err(Problem::MailWord { value })
+            },
+        )
     };
-    let (from, domain) = (word("from"), word("domain"));
-    let admins = section
-        .get("admins")
-        .and_then(|item| item.texts(source))
-        .unwrap_or_default();
-    let contact = section.get("contact").and_then(|item| item.text(source));
     Mail {
         sendmail,
         program,
-        from,
-        domain,
-        admins: admins.into_iter().map(str::to_owned).collect(),
-        contact: contact.map(str::to_owned),
+        from: section.read("from", word),
+        domain: section.read("domain", word),
+        admins: section.read("admins", Field::texts).unwrap_or_default(),
+        contact: section.read("contact", Field::string),
     }
 }
 
-fn conditions(source: &mut Source<'_>, section: &Section<'_, '_>) -> Conditions {
-    let mut list = |key: &str| -> Vec<WildMatch> {
-        let item = section.get(key);
-        let texts = item.and_then(|item| item.texts(source)).unwrap_or_default();
-        texts.into_iter().map(WildMatch::new).collect()
+fn conditions(section: &Section<'_>) -> Conditions {
+    let list = |key: &str| -> Vec<WildMatch> {
+        let texts = section.read(key, Field::texts).unwrap_or_default();
+        texts.iter().map(|text| WildMatch::new(text)).collect()
     };
     Conditions {
         pools: list("pools"),
@@ -225,52 +143,28 @@ fn conditions(source: &mut Source<'_>, section: &Section<'_, '_>) -> Conditions 
         users: list("users"),
         reservations: list("reservations"),
         names: list("names"),
-        interactive: section
-            .get("interactive")
-            .and_then(|item| item.yes_or_no(source)),
+        interactive: section.read("interactive", Field::yes_or_no),
     }
 }
 
 /// The policy `base` with the changes that the table makes.
-fn policy(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
-    base: Policy,
-    interval: Duration,
-) -> Policy {
+fn policy(section: &Section<'_>, base: Policy, interval: Duration) -> Policy {
     let mut policy = base;
-    let before = source.errors.len();
-    if let Some(item) = section.get("mode") {
-        let words = [
-            ("off", Mode::Off),
-            ("dry-run", Mode::DryRun),
-            ("on", Mode::On),
-        ];
-        policy.mode = one_of(source, &item, &words).unwrap_or(policy.mode);
-    }
-    if let Some(item) = section.get("grace") {
-        policy.grace = item.duration(source).unwrap_or(policy.grace);
-    }
+    let before = section.source.mistakes();
+    let modes = [
+        ("off", Mode::Off),
+        ("dry-run", Mode::DryRun),
+        ("on", Mode::On),
+    ];
+    section.set("mode", &mut policy.mode, |item| item.one_of(&modes));
+    section.set("grace", &mut policy.grace, Field::duration);
     for stall in Stall::ALL {
-        let Some(item) = section.get(key_of(stall)) else {
-            continue;
-        };
-        let Some(length) = item.duration_or_off(source) else {
-            continue;
-        };
-        *window_of(&mut policy, stall) = length;
+        let window = window_of(&mut policy, stall);
+        section.set(key_of(stall), window, Field::duration_or_off);
     }
-    for (key, target) in [
-        ("busy_above", &mut policy.busy_above),
-        ("cpu_busy_above", &mut policy.cpu_busy_above),
-    ] {
-        if let Some(item) = section.get(key) {
-            *target = item.percent(source).unwrap_or(*target);
-        }
-    }
-    if let Some(item) = section.get("warn") {
-        policy.warn = warnings(source, &item).unwrap_or(policy.warn);
-    }
+    section.set("busy_above", &mut policy.busy_above, Field::percent);
+    section.set("cpu_busy_above", &mut policy.cpu_busy_above, Field::percent);
+    section.set("warn", &mut policy.warn, warnings);
     // A rule that changes only the warnings keeps the windows of `[reaper]`, which are checked against the new
     // warnings.
     let first_warning = policy.warn.first().copied().unwrap_or_default();
@@ -283,25 +177,19 @@ fn policy(
             *window_of(&mut policy, stall) = Some(first_warning * 2);
         }
     }
-    signal(source, section, &mut policy);
-    if let Some(item) = section.get("action") {
-        let words = [
-            ("requeue", Action::Requeue),
-            ("requeue-hold", Action::RequeueHold),
-            ("cancel", Action::Cancel),
-        ];
-        policy.action = one_of(source, &item, &words).unwrap_or(policy.action);
-    }
-    if let Some(item) = section.get("long_factor") {
-        policy.long_factor = item.count(source).unwrap_or(policy.long_factor);
-    }
-    if let Some(item) = section.get("idle_option") {
-        policy.idle_option = idle_option(source, &item).unwrap_or(policy.idle_option);
-    }
+    signal(section, &mut policy);
+    let actions = [
+        ("requeue", Action::Requeue),
+        ("requeue-hold", Action::RequeueHold),
+        ("cancel", Action::Cancel),
+    ];
+    section.set("action", &mut policy.action, |item| item.one_of(&actions));
+    section.set("long_factor", &mut policy.long_factor, Field::count);
+    section.set("idle_option", &mut policy.idle_option, idle_option);
     // A value that could not be read has its default here; an error about the default would name a line that nobody
     // wrote.
-    if source.errors.len() == before {
-        consistent(source, section, &policy, interval);
+    if section.source.mistakes() == before {
+        consistent(section, &policy, interval);
     }
     policy
 }
@@ -325,21 +213,16 @@ fn window_of(policy: &mut Policy, stall: Stall) -> &mut Option<Duration> {
     }
 }
 
-fn warnings(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<Duration>> {
+fn warnings(item: &Field<'_>) -> Option<Vec<Duration>> {
     let mut warnings = Vec::new();
-    for item in item.list(source)? {
-        let length = item.duration(source)?;
+    for item in item.list()? {
+        let length = item.duration()?;
         let value = humantime::format_duration(length).to_string();
         if length.is_zero() {
-            item.wrong(
-                source,
-                Problem::Duration {
-                    value,
-                    or_off: false,
-                },
-            );
+            let or_off = false;
+            item.wrong(Problem::Duration { value, or_off });
         } else if warnings.contains(&length) {
-            item.wrong(source, Problem::Twice { value });
+            item.wrong(Problem::Twice { value });
         }
         warnings.push(length);
     }
@@ -348,42 +231,37 @@ fn warnings(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<Duratio
     Some(warnings)
 }
 
-fn signal(source: &mut Source<'_>, section: &Section<'_, '_>, policy: &mut Policy) {
-    if let Some(item) = section.get("signal")
-        && let Some(word) = item.text(source)
-    {
-        policy.signal = match word.parse::<Signal>() {
-            _ if word == "off" => None,
-            Ok(signal) => Some((
-                signal,
-                policy
-                    .signal
-                    .map_or(DEFAULT_CHECKPOINT_TIME, |(_, time)| time),
-            )),
-            Err(()) => {
-                let (word, known) = (word.to_owned(), Signal::known());
-                item.wrong(source, Problem::UnknownWord { word, known });
-                policy.signal
-            }
-        };
-    }
+fn signal(section: &Section<'_>, policy: &mut Policy) {
+    let usual = policy
+        .signal
+        .map_or(DEFAULT_CHECKPOINT_TIME, |(_, time)| time);
+    section.set("signal", &mut policy.signal, |item| {
+        let word = item.string()?;
+        if word == "off" {
+            return Some(None);
+        }
+        let known = Signal::known();
+        let signal = word.parse::<Signal>();
+        let signal = item.right(signal.map_err(|()| Problem::UnknownWord { word, known }))?;
+        Some(Some((signal, usual)))
+    });
     if let Some(item) = section.get("checkpoint") {
-        match (&mut policy.signal, item.duration(source)) {
+        match (&mut policy.signal, item.duration()) {
             (Some((_, time)), Some(length)) => *time = length,
             (None, _) => {
                 let of = "a policy without `signal`".to_owned();
-                item.wrong(source, Problem::Meaningless { of });
+                item.wrong(Problem::Meaningless { of });
             }
             (_, None) => {}
         }
     }
 }
 
-fn idle_option(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<IdleWish>> {
+fn idle_option(item: &Field<'_>) -> Option<Vec<IdleWish>> {
     let words = IdleWish::ALL.map(|wish| (wish.name(), wish));
     let mut wishes = Vec::new();
-    for item in item.list(source)? {
-        wishes.push(one_of(source, &item, &words)?);
+    for item in item.list()? {
+        wishes.push(item.one_of(&words)?);
     }
     // A job without the option has the wish `default`, so `default` must be allowed.
     if !wishes.contains(&IdleWish::Default) {
@@ -393,73 +271,34 @@ fn idle_option(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<Idle
 }
 
 /// Reports windows that are too short for the samples or the warnings.
-fn consistent(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
-    policy: &Policy,
-    interval: Duration,
-) {
+fn consistent(section: &Section<'_>, policy: &Policy, interval: Duration) {
+    let text = |length| humantime::format_duration(length).to_string();
     let first_warning = policy.warn.first().copied().unwrap_or_default();
     for stall in Stall::ALL {
-        let Some(window) = policy.window(stall, IdleWish::Default) else {
+        let Some(length) = policy.window(stall, IdleWish::Default) else {
             continue;
         };
         let key = key_of(stall);
-        let Some(item) = [key, "warn", "interval"]
-            .into_iter()
-            .find_map(|key| section.get(key))
-        else {
+        let mut keys = [key, "warn", "interval"].into_iter();
+        let Some(item) = keys.find_map(|key| section.get(key)) else {
             // `off`: there is no window to check.
             continue;
         };
-        let text = |length| humantime::format_duration(length).to_string();
-        if window < interval * MIN_SAMPLES_PER_WINDOW {
-            let (window, interval) = (text(window), text(interval));
-            item.wrong(
-                source,
-                Problem::ShortWindow {
-                    key,
-                    window,
-                    interval,
-                },
-            );
-        } else if window <= first_warning {
-            let (window, warning) = (text(window), text(first_warning));
-            item.wrong(
-                source,
-                Problem::LateWarning {
-                    key,
-                    window,
-                    warning,
-                },
-            );
+        let window = text(length);
+        if length < interval * MIN_SAMPLES_PER_WINDOW {
+            let interval = text(interval);
+            item.wrong(Problem::ShortWindow {
+                key,
+                window,
+                interval,
+            });
+        } else if length <= first_warning {
+            let warning = text(first_warning);
+            item.wrong(Problem::LateWarning {
+                key,
+                window,
+                warning,
+            });
         }
-    }
-}
-
-impl Field<'_, '_> {
-    fn percent(&self, source: &mut Source<'_>) -> Option<f64> {
-        let text = match self.value.get_ref() {
-            DeValue::Integer(number) => number.to_string(),
-            DeValue::Float(number) => number.to_string(),
-            other => other.type_str().to_owned(),
-        };
-        match text.parse::<f64>() {
-            Ok(percent) if (0.0..=100.0).contains(&percent) => Some(percent),
-            _ => {
-                self.wrong(source, Problem::Percentage { value: text });
-                None
-            }
-        }
-    }
-
-    fn whole_percent(&self, source: &mut Source<'_>) -> Option<u8> {
-        let percent = self.percent(source)?;
-        if percent.fract() == 0.0 {
-            return Some(percent as u8);
-        }
-        let value = percent.to_string();
-        self.wrong(source, Problem::WholePercentage { value });
-        None
     }
 }

@@ -1,14 +1,15 @@
 //! Builds the [`Config`] from the tables of the file.
 
+use std::cell::RefCell;
+
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::checks::{self, Places};
-use super::error::{ConfigError, ConfigErrors, Problem};
-use super::options;
+use super::error::{ConfigErrors, Problem};
 use super::read::{Field, Section, Source};
-use super::tables::{Config, Hooks, PartitionRules, Paths, VERSION};
-use super::{reaper, report, stuck, web};
+use super::tables::{Config, PartitionRules, Paths, VERSION};
+use super::{keys, options, reaper, report, stuck, web};
 use crate::count_name::CountName;
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
@@ -16,24 +17,7 @@ use crate::hostlist::Hostlist;
 use crate::ids::GpuIndex;
 use crate::layout::{Layout, LayoutError, LayoutKind};
 use crate::mechanism::Mechanism;
-use crate::policy::Reaper;
 use crate::pool::{Pool, WholeGpu};
-use crate::rates::Rates;
-
-/// The tables of the file, and its version.
-const TABLES: [&str; 11] = [
-    "version",
-    "paths",
-    "gres",
-    "pool",
-    "partition",
-    "geometry",
-    "reaper",
-    "report",
-    "web",
-    "stuck",
-    "hooks",
-];
 
 impl Config {
     /// Reads the text of a file. `path` is used in messages only.
@@ -62,37 +46,41 @@ impl Config {
 }
 
 fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), ConfigErrors> {
-    let mut source = Source {
+    let source = Source {
         path,
         text,
-        errors: Vec::new(),
+        errors: RefCell::default(),
     };
+    let source = &source;
     let table = match DeTable::parse(text) {
         Ok(table) => table,
         Err(error) => {
             let at = error.span().unwrap_or(0..0);
             source.error(&at, "", syntax(&error, text));
-            return Err(ConfigErrors(source.errors));
+            return Err(by_line(source));
         }
     };
-    let root = Section::root(table.get_ref());
-    root.only(&mut source, &TABLES);
-    if !version(&mut source, &root) {
+    let root = Section {
+        source,
+        name: String::new(),
+        at: 0..0,
+        table: table.get_ref(),
+    };
+    root.only(&[keys::TOP]);
+    if !version(&root) {
         // Another version may give the other keys another meaning, so they are not checked.
         return Err(by_line(source));
     }
-    let paths = match root.get("paths").and_then(|item| item.table(&mut source)) {
-        Some(section) => paths(&mut source, &section),
-        None => Paths::default(),
-    };
-    let count_name = count_name(&mut source, &root);
-    let geometries = geometries(&mut source, &root);
+    let table = |key| root.read(key, Field::table);
+    let paths = table("paths").map_or_else(Paths::default, |section| paths(&section));
+    let count_name = count_name(&root);
+    let geometries = geometries(&root);
     let mut places = Places::default();
-    let pool_sections = root.children(&mut source, "pool");
+    let pool_sections = root.children("pool");
     let mut pools = Vec::new();
     let pool_count = pool_sections.len();
     for section in pool_sections {
-        if let Some(pool) = pool(&mut source, &section, &geometries) {
+        if let Some(pool) = pool(&section, &geometries) {
             places.pools.push(section);
             pools.push(pool);
         }
@@ -101,68 +89,49 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         source.error(&(0..0), "pool", Problem::NoPool);
     }
     let mut partitions = Vec::new();
-    for section in root.children(&mut source, "partition") {
-        if let Some(rules) = rules(&mut source, &section) {
+    for section in root.children("partition") {
+        if let Some(rules) = rules(&section) {
             places.partitions.push(section);
             partitions.push(rules);
         }
     }
-    let elsewhere = std::mem::take(&mut source.errors);
-    let reaper = match root.get("reaper").and_then(|item| item.table(&mut source)) {
-        Some(section) => reaper::read(&mut source, &section),
-        None => Reaper::default(),
-    };
-    let rates = match root.get("report").and_then(|item| item.table(&mut source)) {
-        Some(section) => report::read(&mut source, &section),
-        None => Rates::default(),
-    };
-    let web = root.get("web").and_then(|item| item.table(&mut source));
-    let web = web.and_then(|section| web::read(&mut source, &section));
-    let stuck = root.get("stuck");
-    let stuck = stuck.and_then(|item| stuck::when(&mut source, &item));
-    let hooks = match root.get("hooks").and_then(|item| item.table(&mut source)) {
-        Some(section) => stuck::hooks(&mut source, &section),
-        None => Hooks::default(),
-    };
-    // No slice depends on these tables.
-    let aside = std::mem::replace(&mut source.errors, elsewhere);
+    // No slice depends on the tables from here on.
+    let elsewhere = source.errors.take();
+    let reaper = table("reaper").map(|section| reaper::read(&section));
+    let rates = table("report").map(|section| report::read(&section));
+    let web = table("web").and_then(|section| web::read(&section));
+    let stuck = root.read("stuck", stuck::when);
+    let hooks = table("hooks").map(|section| stuck::hooks(&section));
+    let aside = source.errors.replace(elsewhere);
     let config = Config {
         paths,
         count_name,
         pools,
         partitions,
-        reaper: if aside.is_empty() { reaper } else { Reaper::default() },
-        rates,
+        reaper: reaper.filter(|_| aside.is_empty()).unwrap_or_default(),
+        rates: rates.unwrap_or_default(),
         web,
         stuck: stuck.unwrap_or_default(),
-        hooks,
+        hooks: hooks.unwrap_or_default(),
     };
     // Contradictions between tables are only looked for if all pools could be read. Otherwise a mistake in a pool
     // would be reported again at its partitions.
     if config.pools.len() == pool_count {
-        checks::check(&mut source, &config, &places);
+        checks::check(source, &config, &places);
     }
-    judged(source, aside, config)
-}
-
-/// The configuration, if only tables on which no slice depends have mistakes, which are `aside`.
-fn judged(
-    mut source: Source<'_>,
-    aside: Vec<ConfigError>,
-    config: Config,
-) -> Result<(Config, Option<ConfigErrors>), ConfigErrors> {
-    let is_right = source.errors.is_empty();
-    source.errors.extend(aside);
-    match (is_right, source.errors.is_empty()) {
-        (true, true) => Ok((config, None)),
-        (true, false) => Ok((config, Some(by_line(source)))),
+    let is_right = source.mistakes() == 0;
+    source.errors.borrow_mut().extend(aside);
+    match (is_right, source.mistakes()) {
+        (true, 0) => Ok((config, None)),
+        (true, _) => Ok((config, Some(by_line(source)))),
         (false, _) => Err(by_line(source)),
     }
 }
 
-fn by_line(mut source: Source<'_>) -> ConfigErrors {
-    source.errors.sort_by_key(|error| error.line);
-    ConfigErrors(source.errors)
+fn by_line(source: &Source<'_>) -> ConfigErrors {
+    let mut errors = source.errors.take();
+    errors.sort_by_key(|error| error.line);
+    ConfigErrors(errors)
 }
 
 /// The error of the TOML parser on one line, with the line of the file if that line is short.
@@ -177,184 +146,124 @@ fn syntax(error: &toml::de::Error, text: &str) -> Problem {
     })
 }
 
-fn version(source: &mut Source<'_>, root: &Section<'_, '_>) -> bool {
-    let Some(item) = root.need(source, "version", "version = 1") else {
+fn version(root: &Section<'_>) -> bool {
+    let Some(item) = root.need("version", "version = 1") else {
         return false;
     };
     let found = match item.value.get_ref() {
-        DeValue::Integer(number) => number.to_string(),
-        DeValue::Float(number) => number.to_string(),
         DeValue::String(text) => format!("{text:?}"),
-        other => other.type_str().to_owned(),
+        _ => item.number(),
     };
     let ours = found == VERSION.to_string();
     if !ours {
-        item.wrong(source, Problem::Version { found });
+        item.wrong(Problem::Version { found });
     }
     ours
 }
 
-fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
-    let mut paths = Paths::default();
-    let mut shared = String::new();
-    let known = [
-        "run",
-        "state",
-        "devices",
-        "driver_root",
-        "nvml",
-        "mps_control",
-        "nvidia_smi",
-        "shared",
-    ];
-    section.only(source, &known);
-    let targets = [
-        &mut paths.run,
-        &mut paths.state,
-        &mut paths.devices,
-        &mut paths.driver_root,
-        &mut paths.nvml,
-        &mut paths.mps_control,
-        &mut paths.nvidia_smi,
-        &mut shared,
-    ];
-    for (key, target) in known.into_iter().zip(targets) {
-        let Some(item) = section.get(key) else {
-            continue;
-        };
-        let Some(text) = item.text(source) else {
-            continue;
-        };
-        let value = text.to_owned();
+fn paths(section: &Section<'_>) -> Paths {
+    section.only(&[keys::PATHS]);
+    let path = |item: &Field<'_>| {
+        let value = item.string()?;
         // `nvml` may be a bare library name, which the dynamic linker looks up.
-        let bare_name = key == "nvml" && !text.contains('/');
-        if text.replace("%n", "").contains('%') {
-            item.wrong(source, Problem::Percent { value });
-        } else if !text.starts_with('/') && !bare_name {
-            item.wrong(source, Problem::RelativePath { value });
+        let bare_name = item.key == "paths.nvml" && !value.contains('/');
+        item.right(if value.replace("%n", "").contains('%') {
+            Err(Problem::Percent { value })
+        } else if !value.starts_with('/') && !bare_name {
+            Err(Problem::RelativePath { value })
         } else {
-            *target = value;
-        }
+            Ok(value)
+        })
+    };
+    let mut paths = Paths::default();
+    for (key, target) in [
+        ("run", &mut paths.run),
+        ("state", &mut paths.state),
+        ("devices", &mut paths.devices),
+        ("driver_root", &mut paths.driver_root),
+        ("nvml", &mut paths.nvml),
+        ("mps_control", &mut paths.mps_control),
+        ("nvidia_smi", &mut paths.nvidia_smi),
+    ] {
+        section.set(key, target, path);
     }
-    paths.shared = (!shared.is_empty()).then_some(shared);
+    paths.shared = section.read("shared", path);
     paths
 }
 
 /// The name of `[gres]`.
-fn count_name(source: &mut Source<'_>, root: &Section<'_, '_>) -> CountName {
-    let Some(section) = root.get("gres").and_then(|item| item.table(source)) else {
+fn count_name(root: &Section<'_>) -> CountName {
+    let Some(section) = root.read("gres", Field::table) else {
         return CountName::default();
     };
-    section.only(source, &["name"]);
-    let name = section.get("name").and_then(|item| {
-        let text = item.text(source)?;
-        let problem = |error| Problem::CountName {
-            name: text.to_owned(),
-            source: error,
-        };
-        let name = text.parse();
-        name.map_err(|error| item.wrong(source, problem(error)))
-            .ok()
+    section.only(&[keys::GRES]);
+    let name = section.read("name", |item| {
+        let name = item.string()?;
+        let found = name.parse();
+        item.right(found.map_err(|source| Problem::CountName { name, source }))
     });
     name.unwrap_or_default()
 }
 
-fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, Option<Geometry>)> {
+fn geometries(root: &Section<'_>) -> Vec<(String, Option<Geometry>)> {
     let mut found = Vec::new();
-    for section in root.children(source, "geometry") {
-        let name = section.own_name().to_owned();
+    for section in root.children("geometry") {
+        let name = section.own_name("geometry");
         if Geometry::builtin(&name).is_some() || Geometry::without_mig(&name).is_some() {
-            let problem = Problem::BuiltinName { name: name.clone() };
-            source.error(&section.at, section.name.clone(), problem);
+            section.wrong(Problem::BuiltinName { name: name.clone() });
         }
-        let parent = root.get("geometry").and_then(|item| item.table(source));
-        let item = parent.and_then(|parent| parent.get(&name));
+        let parent = root.read("geometry", Field::table);
+        let own = parent.and_then(|parent| parent.read(&name, geometry));
+        let own = own.map(|geometry| Geometry {
+            model: name.clone(),
+            ..geometry
+        });
         // A pool may name a table that could not be read; the pool must not be reported as well.
-        found.push((name.clone(), item.and_then(|i| geometry(source, &i, name))));
+        found.push((name, own));
     }
     found
 }
 
-fn geometry(source: &mut Source<'_>, item: &Field<'_, '_>, name: String) -> Option<Geometry> {
-    match Geometry::deserialize(ValueDeserializer::from(item.value.clone())) {
-        Ok(mut geometry) => {
-            geometry.model = name;
-            Some(geometry)
-        }
-        Err(error) => {
-            let at = error.span().unwrap_or_else(|| item.at.clone());
-            source.error(&at, item.key.clone(), syntax(&error, ""));
-            None
-        }
-    }
+fn geometry(item: &Field<'_>) -> Option<Geometry> {
+    let found = Geometry::deserialize(ValueDeserializer::from(item.value.clone()));
+    let wrong = |error: toml::de::Error| {
+        let at = error.span().unwrap_or_else(|| item.at.clone());
+        item.source.error(&at, item.key.clone(), syntax(&error, ""));
+    };
+    found.map_err(wrong).ok()
 }
 
 /// A name that Slurm accepts, and that needs no quoting in a path or a message.
-fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String> {
-    let name = section.own_name();
+fn name_of(section: &Section<'_>, parent: &str) -> Option<String> {
+    let name = section.own_name(parent);
     let usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(usual) {
-        let problem = Problem::Name {
-            name: name.to_owned(),
-        };
-        source.error(&section.at, section.name.clone(), problem);
+        section.wrong(Problem::Name { name });
         return None;
     }
-    Some(name.to_owned())
+    Some(name)
 }
 
-const POOL_KEYS: [&str; 20] = [
-    "mechanism",
-    "layout",
-    "gpu",
-    "memory",
-    "menu",
-    "equal_halves",
-    "equal",
-    "tenancy",
-    "sm_chunks",
-    "burst_max",
-    "burst_default",
-    "memory_limits",
-    "timeslice",
-    "framework_hints",
-    "library",
-    "whole",
-    "reuse",
-    "partitions",
-    "nodes",
-    "gpus",
-];
-
-fn pool(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
-    geometries: &[(String, Option<Geometry>)],
-) -> Option<Pool> {
-    section.only(source, &POOL_KEYS);
-    let before = source.errors.len();
-    let name = name_of(source, section);
-    let mechanism = mechanism(source, section);
-    let kind = layout_kind(source, section, mechanism);
-    let gpu = gpu(source, section, mechanism, geometries);
-    let options = mechanism.and_then(|mechanism| options::read(source, section, mechanism, kind));
-    let menu = menu(source, section);
+fn pool(section: &Section<'_>, geometries: &[(String, Option<Geometry>)]) -> Option<Pool> {
+    section.only(&[keys::POOL]);
+    let before = section.source.mistakes();
+    let name = name_of(section, "pool");
+    let mechanism = mechanism(section);
+    let kind = layout_kind(section, mechanism);
+    let gpu = gpu(section, mechanism, geometries);
+    let options = mechanism.and_then(|mechanism| options::read(section, mechanism, kind));
+    let menu = menu(section);
     // `equal_halves` belongs to layout `halves`, `equal` to `uniform`.
-    let equal = ["equal_halves", "equal"].into_iter().any(|key| {
-        let item = section.get(key);
-        item.and_then(|item| item.yes_or_no(source)) == Some(true)
+    let equal = section.is_on("equal_halves") || section.is_on("equal");
+    let partitions = section.need("partitions", "partitions = [\"gpu\"]");
+    let partitions = partitions.as_ref().and_then(Field::texts);
+    let nodes = section.need("nodes", "nodes = \"gn[01-16]\"");
+    let nodes = nodes.and_then(|item| {
+        let list = Hostlist::parse(item.text()?);
+        item.right(list.map_err(Problem::from))
     });
-    let partitions = section
-        .need(source, "partitions", "partitions = [\"gpu\"]")
-        .and_then(|item| item.texts(source));
-    let nodes = section
-        .need(source, "nodes", "nodes = \"gn[01-16]\"")
-        .and_then(|item| {
-            let list = Hostlist::parse(item.text(source)?);
-            list.map_err(|error| item.wrong(source, error.into())).ok()
-        });
     let gpus = match section.get("gpus") {
-        Some(item) => Some(gpu_indexes(source, &item)?),
+        Some(item) => Some(gpu_indexes(&item)?),
         None => None,
     };
     let layout = match (mechanism, kind, &gpu, &menu, &options) {
@@ -372,11 +281,11 @@ fn pool(
                 }
                 (_, _) => Layout::whole_gpu(&geometry.model, *memory, menu),
             };
-            solved_or_why(source, section, solved)
+            solved_or_why(section, solved)
         }
         _ => None,
     };
-    if source.errors.len() > before {
+    if section.source.mistakes() > before {
         return None;
     }
     let (geometry, gpu_memory) = gpu?;
@@ -385,7 +294,7 @@ fn pool(
         mechanism: mechanism?,
         geometry,
         layout: layout?,
-        partitions: partitions?.into_iter().map(str::to_owned).collect(),
+        partitions: partitions?,
         nodes: nodes?,
         gpus,
         gpu_memory,
@@ -394,32 +303,22 @@ fn pool(
 }
 
 /// The layout, or an error at the key that causes it.
-fn solved_or_why(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
-    solved: Result<Layout, LayoutError>,
-) -> Option<Layout> {
+fn solved_or_why(section: &Section<'_>, solved: Result<Layout, LayoutError>) -> Option<Layout> {
     let keys: &[&str] = match &solved {
         Err(LayoutError::NeedsReset { .. }) => &["whole"],
         _ => &["menu", "layout", "mechanism"],
     };
     let place = keys.iter().find_map(|key| section.get(key));
-    match (solved, place) {
-        (Ok(layout), _) => Some(layout),
-        (Err(error), Some(item)) => {
-            item.wrong(source, error.into());
-            None
-        }
-        (Err(_), None) => None,
+    match place {
+        Some(item) => item.right(solved.map_err(Problem::from)),
+        None => solved.ok(),
     }
 }
 
-fn mechanism(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Mechanism> {
-    let item = section.need(source, "mechanism", "mechanism = \"mig\"")?;
-    let parsed = item.text(source)?.parse::<Mechanism>();
-    parsed
-        .map_err(|error| item.wrong(source, error.into()))
-        .ok()
+fn mechanism(section: &Section<'_>) -> Option<Mechanism> {
+    let item = section.need("mechanism", "mechanism = \"mig\"")?;
+    let parsed = item.text()?.parse::<Mechanism>();
+    item.right(parsed.map_err(Problem::from))
 }
 
 /// The layouts that a mechanism can have, the default first.
@@ -438,49 +337,42 @@ fn layouts_of(mechanism: Mechanism) -> &'static [LayoutKind] {
     }
 }
 
-fn layout_kind(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
-    mechanism: Option<Mechanism>,
-) -> Option<LayoutKind> {
+fn layout_kind(section: &Section<'_>, mechanism: Option<Mechanism>) -> Option<LayoutKind> {
     let item = match mechanism {
-        Some(Mechanism::Mig) => section.need(source, "layout", "layout = \"halves\"")?,
+        Some(Mechanism::Mig) => section.need("layout", "layout = \"halves\"")?,
         // Shares have a single layout, so that the key is only needed for a pool of whole GPUs.
         Some(other) if section.get("layout").is_none() => {
             return layouts_of(other).first().copied();
         }
         _ => section.get("layout")?,
     };
-    let word = item.text(source)?;
+    let word = item.string()?;
     let mechanism = mechanism?;
     let kinds = layouts_of(mechanism);
     let kind = kinds.iter().copied().find(|kind| kind.name() == word);
     if kind.is_none() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
-        item.wrong(
-            source,
-            Problem::UnknownLayout {
-                word: word.to_owned(),
-                mechanism,
-                known: names.join(", "),
-            },
-        );
+        let known = names.join(", ");
+        item.wrong(Problem::UnknownLayout {
+            word,
+            mechanism,
+            known,
+        });
     }
     kind
 }
 
 /// The GPU model, and the memory of one GPU.
 fn gpu(
-    source: &mut Source<'_>,
-    section: &Section<'_, '_>,
+    section: &Section<'_>,
     mechanism: Option<Mechanism>,
     geometries: &[(String, Option<Geometry>)],
 ) -> Option<(Geometry, MemoryMib)> {
-    let item = section.need(source, "gpu", "gpu = \"H100-80\"")?;
-    let name = item.text(source)?;
+    let item = section.need("gpu", "gpu = \"H100-80\"")?;
+    let name = item.text()?;
     let mig = mechanism?.uses_mig();
     let own = match section.get("memory") {
-        Some(item) if !mig => Some(item.memory(source)?),
+        Some(item) if !mig => Some(item.memory()?),
         _ => None,
     };
     let with_mig = match geometries.iter().find(|(known, _)| known == name) {
@@ -509,7 +401,7 @@ fn gpu(
                     memory_is_enough: !mig,
                 },
             };
-            item.wrong(source, problem);
+            item.wrong(problem);
             return None;
         }
     };
@@ -518,63 +410,54 @@ fn gpu(
         // A table without profiles: the layout reports the error.
         None if mig => Some((geometry, MemoryMib(0))),
         None => {
-            section.need(source, "memory", "memory = 46068");
+            section.need("memory", "memory = 46068");
             None
         }
     }
 }
 
 /// The sizes of the menu; empty if the file has no menu.
-fn menu(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Vec<Fraction>> {
+fn menu(section: &Section<'_>) -> Option<Vec<Fraction>> {
     let Some(item) = section.get("menu") else {
         return Some(Vec::new());
     };
-    let before = source.errors.len();
+    let before = section.source.mistakes();
     let mut menu = Vec::new();
-    for item in item.list(source)? {
-        let Some(fraction) = item.fraction(source) else {
+    for item in item.list()? {
+        let Some(fraction) = item.fraction() else {
             continue;
         };
         if menu.contains(&fraction) {
             let value = fraction.ratio();
-            item.wrong(source, Problem::Twice { value });
+            item.wrong(Problem::Twice { value });
         }
         menu.push(fraction);
     }
-    (source.errors.len() == before).then_some(menu)
+    (section.source.mistakes() == before).then_some(menu)
 }
 
-fn gpu_indexes(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<GpuIndex>> {
-    let before = source.errors.len();
-    let mut gpus = Vec::new();
-    for item in item.list(source)? {
-        let value = match item.value.get_ref() {
-            DeValue::Integer(number) => number.to_string(),
-            other => other.type_str().to_owned(),
-        };
+/// None if one of them is wrong.
+fn gpu_indexes(item: &Field<'_>) -> Option<Vec<GpuIndex>> {
+    let (mut gpus, mut count) = (Vec::new(), 0);
+    for item in item.list()? {
+        let value = item.integer();
+        count += 1;
         match value.parse::<u8>().map(|index| GpuIndex(index.into())) {
-            Ok(index) if gpus.contains(&index) => item.wrong(source, Problem::Twice { value }),
+            Ok(index) if gpus.contains(&index) => item.wrong(Problem::Twice { value }),
             Ok(index) => gpus.push(index),
-            Err(_) => item.wrong(source, Problem::GpuIndex { value }),
+            Err(_) => item.wrong(Problem::GpuIndex { value }),
         }
     }
-    (source.errors.len() == before).then_some(gpus)
+    (gpus.len() == count).then_some(gpus)
 }
 
-fn rules(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<PartitionRules> {
-    section.only(source, &["min", "max", "default", "allow_raw"]);
-    let name = name_of(source, section)?;
-    let mut fraction = |key: &str| section.get(key).and_then(|item| item.fraction(source));
-    let (min, max, default) = (fraction("min"), fraction("max"), fraction("default"));
-    let allow_raw = section
-        .get("allow_raw")
-        .and_then(|item| item.yes_or_no(source))
-        .unwrap_or(false);
+fn rules(section: &Section<'_>) -> Option<PartitionRules> {
+    section.only(&[keys::PARTITION]);
     Some(PartitionRules {
-        name,
-        min,
-        max,
-        default,
-        allow_raw,
+        name: name_of(section, "partition")?,
+        min: section.read("min", Field::fraction),
+        max: section.read("max", Field::fraction),
+        default: section.read("default", Field::fraction),
+        allow_raw: section.is_on("allow_raw"),
     })
 }
