@@ -6,7 +6,6 @@ use super::*;
 use crate::count_name::CountName;
 use crate::fraction::{Fraction, Units};
 use crate::layout::MenuEntry;
-use crate::mechanism::Mechanism;
 use crate::nodes_gres::NodesGres;
 use crate::request;
 use crate::request::tests::near;
@@ -16,43 +15,84 @@ mod burst;
 mod mechanisms;
 mod tasks;
 
-const CONFIG: &str = r#"
-version = 1
-[pool.h100]
-mechanism = "mig"
-layout = "halves"
-gpu = "H100-80"
-partitions = ["gpu", "mixed", "ruled", "raw", "big"]
-nodes = "gn[01-16]"
-[pool.a100]
-mechanism = "mig"
-layout = "halves"
-gpu = "A100-40"
-menu = ["1/2", "1/4"]
-partitions = ["old", "mixed"]
-nodes = "an[01-16]"
-[pool.seven]
-mechanism = "mig"
-layout = "slices"
-gpu = "H100-80"
-partitions = ["slices"]
-nodes = "sn1"
-[pool.full]
-mechanism = "mig"
-layout = "whole"
-gpu = "H100-80"
-partitions = ["big", "full"]
-nodes = "wn1"
-[partition.ruled]
-min = 0.25
-max = 0.25
-default = 0.2
-[partition.raw]
-allow_raw = true
-"#;
+const CONFIG: &str = include_str!("tests/halves.toml");
 
 fn config() -> Config {
     Config::parse(CONFIG, "gpufrac.toml").unwrap()
+}
+
+/// Compares each request in a file of `cases` with the answer below it. A request is its partition, its `--gres` and
+/// further options; `-` stands for one that is not given, `''` for an empty one. With `--always` the answer is the same
+/// to a submission, a change and a step. An answer is `untouched`, or `= TEXT ENTRY` and perhaps a note, or a refusal.
+fn cases(config: &Config, name: &str) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/submit/cases");
+    let text = std::fs::read_to_string(format!("{folder}/{name}.txt")).unwrap();
+    for block in text.split("\n\n") {
+        let lines = block.lines().filter(|line| !line.starts_with('#'));
+        let (answer, requests): (Vec<&str>, Vec<&str>) =
+            lines.partition(|line| line.starts_with("    "));
+        assert_eq!(answer.is_empty(), requests.is_empty(), "{block}");
+        let answer: Vec<&str> = answer.into_iter().map(str::trim_start).collect();
+        for line in requests {
+            let (request, occasions) = case(line);
+            for occasion in occasions {
+                let found = answer_to(config, &request, *occasion);
+                assert_eq!(found, answer.join("\n"), "{line}: {occasion:?}");
+            }
+        }
+    }
+}
+
+fn case(line: &str) -> (JobRequest<'_>, &'static [Occasion]) {
+    let mut words = line.split(' ');
+    let mut text = || match words.next() {
+        Some("-") | None => None,
+        Some("''") => Some(""),
+        word => word,
+    };
+    let mut request = JobRequest {
+        partitions: text(),
+        tres_per_node: text(),
+        ..JobRequest::default()
+    };
+    let mut occasions: &[Occasion] = &[Occasion::Submit];
+    while let Some(option) = text() {
+        let mut number = || text().map(|word| word.parse().unwrap());
+        match option {
+            "--always" => occasions = &[Occasion::Submit, Occasion::Modify, Occasion::Step],
+            "--modify" => occasions = &[Occasion::Modify],
+            "--step" => occasions = &[Occasion::Step],
+            "--colon" => request.form = GresForm::Colon,
+            "--marked" => request.marked = true,
+            "--ntasks-per-gpu" => request.tasks_per_gpu = true,
+            "--exclusive" => request.exclusive = true,
+            "--core-spec" => request.core_spec = true,
+            "--default-partition" => request.default_partition = text(),
+            "--gpus" => request.tres_per_job = text(),
+            "--gpus-per-socket" => request.tres_per_socket = text(),
+            "--tres-per-task" => request.tres_per_task = text(),
+            "--cpus-per-gpu" => request.cpus_per_tres = text(),
+            "--mem-per-gpu" => request.mem_per_tres = text(),
+            "--gpu-freq" => request.tres_freq = text(),
+            "--ntasks" => request.tasks = number(),
+            "--ntasks-per-node" => request.tasks_per_node = number(),
+            "--nodes" => request.max_nodes = number(),
+            "--burst" => request.burst = number().map(Units),
+            other => panic!("{other} in {line}"),
+        }
+    }
+    (request, occasions)
+}
+
+fn answer_to(config: &Config, request: &JobRequest<'_>, occasion: Occasion) -> String {
+    match decide(config, request, occasion) {
+        Ok(Verdict::Untouched) => "untouched".to_owned(),
+        Ok(Verdict::Rewritten { text, entry, note }) => {
+            let note = note.map(|note| format!("\n{note}")).unwrap_or_default();
+            format!("= {text} {entry}{note}")
+        }
+        Err(refusal) => refusal.to_string(),
+    }
 }
 
 fn job<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
@@ -61,22 +101,6 @@ fn job<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
         tres_per_node: Some(tres),
         ..JobRequest::default()
     }
-}
-
-/// (text, units, note)
-fn given(request: &JobRequest<'_>, occasion: Occasion) -> (String, u32, String) {
-    match decide(shared_config(), request, occasion) {
-        Ok(Verdict::Rewritten { text, entry, note }) => {
-            assert_eq!(entry.mechanism, Some(Mechanism::Mig));
-            assert!(!entry.per_task);
-            (text, entry.units.0, note.unwrap_or_default())
-        }
-        other => panic!("{request:?}: {other:?}"),
-    }
-}
-
-fn submit(partition: &str, tres: &str) -> (String, u32, String) {
-    given(&job(partition, tres), Occasion::Submit)
 }
 
 #[test]
@@ -136,234 +160,32 @@ fn untouched(request: &JobRequest<'_>, occasion: Occasion) {
 
 #[test]
 fn fractions_become_counts() {
-    for (tres, rewritten, units) in [
-        ("gres/gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
-        ("gres:gpufrac:.5", "gres/gpufrac:50,gres/shard:50", 50),
-        ("gres/gpufrac=0.125", "gres/gpufrac:13,gres/shard:13", 13),
-        ("gpufrac:mig:0.25", "gres/gpufrac:25,gres/shard:25", 25),
-        ("gres/gpu:gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
-        ("gres:gpu:0.25", "gres/gpufrac:25,gres/shard:25", 25),
-        ("gpufrac:percent:25", "gres/gpufrac:25,gres/shard:25", 25),
-        (
-            "gres:gpu:gpufrac:percent:50,x=1",
-            "gres/gpufrac:50,gres/shard:50,x=1",
-            50,
-        ),
-        ("gpu:mig:.5", "gres/gpufrac:50,gres/shard:50", 50),
-        (
-            "gres:tmpdisk:10,gres:gpufrac:0.5,gres:x=1",
-            "gres:tmpdisk:10,gres/gpufrac:50,gres/shard:50,gres:x=1",
-            50,
-        ),
-    ] {
-        let expected = (rewritten.to_owned(), units, String::new());
-        assert_eq!(submit("gpu", tres), expected, "{tres}");
-        for occasion in [Occasion::Modify, Occasion::Step] {
-            assert_eq!(given(&job("gpu", tres), occasion), expected, "{tres}");
-        }
-    }
-    let colon = JobRequest {
-        form: GresForm::Colon,
-        ..job("gpu", "gpufrac:0.25")
-    };
-    assert_eq!(
-        given(&colon, Occasion::Submit).0,
-        "gres:gpufrac:25,gres:shard:25"
-    );
+    cases(shared_config(), "fractions_become_counts");
 }
 
 #[test]
 fn rounding_is_said() {
-    for (tres, units, note) in [
-        (
-            "gpufrac:0.2",
-            25,
-            "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)",
-        ),
-        (
-            "gpufrac:0.01",
-            13,
-            "gpufrac: rounded up from 0.01 to 0.125 (1g.10gb, 9.7 GiB)",
-        ),
-        (
-            "gpufrac:0.13",
-            25,
-            "gpufrac: rounded up from 0.13 to 0.25 (2g.20gb, 19.6 GiB)",
-        ),
-        (
-            "gpufrac:10G",
-            25,
-            "gpufrac: rounded up from 10G to 0.25 (2g.20gb, 19.6 GiB)",
-        ),
-        (
-            "gpufrac:mig:9G",
-            13,
-            "gpufrac: rounded up from 9G to 0.125 (1g.10gb, 9.7 GiB)",
-        ),
-        (
-            "gpufrac:20G",
-            50,
-            "gpufrac: rounded up from 20G to 0.5 (4g.40gb, 39.5 GiB)",
-        ),
-    ] {
-        let (_, got, said) = submit("gpu", tres);
-        assert_eq!((got, said.as_str()), (units, note), "{tres}");
-    }
-    // A size that the menu prints is not rounded: 1/7 is shown as 0.143.
-    assert_eq!(submit("slices", "gpufrac:0.143").1, 14);
-    assert_eq!(submit("slices", "gpufrac:0.143").2, "");
-    assert_eq!(
-        submit("slices", "gpufrac:0.1").2,
-        "gpufrac: rounded up from 0.1 to 0.143 (1g.10gb, 9.7 GiB)"
-    );
+    cases(shared_config(), "rounding_is_said");
 }
 
 #[test]
 fn several_pools_give_the_costliest() {
-    let (text, units, note) = submit("mixed", "gpufrac:0.125");
-    assert_eq!(
-        (text.as_str(), units),
-        ("gres/gpufrac:25,gres/shard:25", 25)
-    );
-    assert_eq!(
-        note,
-        "gpufrac: rounded up from 0.125 to 0.25 (2g.10gb, 9.6 GiB), the least that all pools of \
-         partition mixed have (h100, a100)"
-    );
-    // 10G of memory are a quarter of one GPU and half of the other.
-    assert_eq!(submit("mixed", "gpufrac:10G").1, 50);
-    assert_eq!(submit("gpu,old", "gpufrac:0.125").1, 25);
-    // The resulting pair is right for both pools; another pair is not.
-    assert_eq!(submit("mixed", "gpufrac:25,shard:25").1, 25);
-    assert_eq!(
-        refusal("mixed", "gpufrac:13,shard:13"),
-        "gpufrac: 13 units are not a size of partition mixed; write --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
-    );
-    assert_eq!(
-        refusal("gpu,slices", "gpufrac:0.125"),
-        "gpufrac: the pools of partitions gpu, slices (h100, seven) have no common size for 0.125; \
-         name a single partition"
-    );
-    // A partition without a pool is ignored.
-    assert_eq!(submit("cpu,gpu", "gpufrac:0.125").1, 13);
+    cases(shared_config(), "several_pools_give_the_costliest");
 }
 
 #[test]
 fn half_a_gpu_does_not_become_a_whole_one() {
-    // The pool h100 has halves, seven has none, full would give a whole GPU.
-    let message = refusal("gpu,slices,full", "gpufrac:0.5");
-    assert!(message.contains("no common size for 0.5"), "{message}");
-    // A request that no part of a GPU can answer gets a whole GPU.
-    assert_eq!(submit("gpu,slices,full", "gpufrac:0.75").1, 100);
+    cases(shared_config(), "half_a_gpu_does_not_become_a_whole_one");
 }
 
 #[test]
 fn whole_gpus() {
-    let whole = "gres/gpu:whole:1,gres/gpufrac:100";
-    for partition in ["full", "big"] {
-        assert_eq!(submit(partition, "gpufrac:1").0, whole);
-        assert_eq!(
-            submit(partition, whole),
-            (whole.to_owned(), 100, String::new())
-        );
-    }
-    let (text, units, note) = submit("big", "gpufrac:0.75");
-    assert_eq!((text.as_str(), units), (whole, 100));
-    assert_eq!(
-        note,
-        "gpufrac: rounded up from 0.75 to 1 (7g.80gb, 79.2 GiB)"
-    );
-    // Halves are still available in partition gpu.
-    assert_eq!(
-        submit("big", "gpufrac:0.5").0,
-        "gres/gpufrac:50,gres/shard:50"
-    );
-    assert_eq!(
-        refusal("gpu", "gpufrac:1"),
-        "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or \
-         --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 \
-         --partition=big or --partition=full"
-    );
-    assert_eq!(
-        refusal("old", "gpufrac:0.75"),
-        "gpufrac: 0.75 is more than partition old gives of one GPU; write --gres=gpufrac:0.25 or \
-         --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full"
-    );
-    for pair in [
-        "gpufrac:100,shard:100",
-        "gpufrac:50,gpu:whole:1",
-        "gpufrac:100,gpu:whole:2",
-    ] {
-        refusal("big", pair);
-    }
+    cases(shared_config(), "whole_gpus");
 }
 
 #[test]
 fn several_gpus_by_an_integer() {
-    for (partition, tres, gpus) in [
-        ("full", "gres/gpufrac:4", 4),
-        ("big", "gpufrac:2", 2),
-        ("full", "gres/gpu:gpufrac:8", 8),
-        ("full", "gpufrac:mig:16", 16),
-        ("full", "gpufrac:04", 4),
-    ] {
-        let pair = format!("gres/gpu:whole:{gpus},gres/gpufrac:{}", gpus * 100);
-        let expected = (pair.clone(), gpus * 100, String::new());
-        for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
-            assert_eq!(given(&job(partition, tres), occasion), expected, "{tres}");
-            // Both plugins accept what one of them wrote.
-            assert_eq!(given(&job(partition, &pair), occasion), expected, "{pair}");
-        }
-        // Every Slurm counts GPUs correctly that are never shared.
-        let marked = tres.replace("gres/", "gres:");
-        let colon = JobRequest {
-            form: GresForm::Colon,
-            ..job(partition, &marked)
-        };
-        let written = pair.replace('/', ":");
-        assert_eq!(given(&colon, Occasion::Submit).0, written);
-    }
-    assert_eq!(
-        refusal("gpu", "gpufrac:4"),
-        "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or \
-         --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 \
-         --partition=big or --partition=full"
-    );
-    assert_eq!(
-        refusal("full", "gpufrac:1.5"),
-        "gpufrac: \"gpufrac:1.5\": a fraction is at most 1 GPU; write for example gpufrac:0.25"
-    );
-    assert_eq!(
-        refusal("full", "gpufrac:17"),
-        "gpufrac: \"gpufrac:17\" is more whole GPUs than a job can have of a node; write --gres=gpufrac:0.17 for 17% of a GPU"
-    );
-    for number in ["250", "99999999999999999999999999999"] {
-        let message = refusal("full", &format!("gpufrac:{number}"));
-        assert!(
-            message.contains("write at most --gres=gpufrac:16, with --nodes"),
-            "{message}"
-        );
-    }
-    assert_eq!(
-        refusal("full", "gpu:4"),
-        "gpufrac: GPUs of partition full are shared, and gpu cannot be asked for by itself; write --gres=gpufrac:1; for 4 whole GPUs write --gres=gpufrac:4"
-    );
-    untouched(&job("raw", "gpu:4"), Occasion::Submit);
-    for forged in [
-        "gpufrac:100,gpu:whole:4",
-        "gpufrac:400,gpu:whole:1",
-        "gpufrac:400,gpu:4",
-        "gpufrac:400,gpu:half:4",
-        "gpufrac:400,shard:whole:400",
-        "gpufrac:400,gpu:whole:4,gpu:whole:4",
-        "gpufrac:mig:400,gpu:whole:4",
-        "gpufrac:1700,gpu:whole:17",
-        "gpufrac:4,gpu:whole:4",
-        "gpufrac:4,gpufrac:4",
-        "gpufrac:4294967300,gpu:whole:42949673",
-    ] {
-        refusal("full", forged);
-    }
+    cases(shared_config(), "several_gpus_by_an_integer");
 }
 
 fn decided(config: &Config, request: &JobRequest<'_>) -> Result<String, String> {
@@ -510,163 +332,17 @@ fn a_node_has_no_more_gpus_than_its_pool_names() {
 
 #[test]
 fn pairs_are_left_as_they_are() {
-    for pair in [
-        "gres/gpufrac:25,gres/shard:25",
-        "gres:gpufrac:25,gres:shard:25",
-        "gres/gpufrac=25,gres/shard=25",
-        "gres/shard:25,gres/tmpdisk:1,gres/gpufrac:25",
-        "gres:gpufrac:25,gres:shard:half:25",
-    ] {
-        assert_eq!(submit("gpu", pair), (pair.to_owned(), 25, String::new()));
-    }
-    assert_eq!(
-        refusal("gpu", "gpufrac:30,shard:30"),
-        "gpufrac: 30 units are not a size of partition gpu; write --gres=gpufrac:0.125 or \
-         --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
-    );
-    for pair in [
-        "gpufrac:25,shard:50",
-        "gpufrac:25,shard:whole:25",
-        "gpufrac:25,shard:slices:25",
-        "gpufrac:25,shard:25,shard:25",
-        "gpufrac:mig:25,shard:25",
-    ] {
-        assert_eq!(
-            refusal("gpu", pair),
-            "gpufrac: GPUs of partition gpu are shared, and shard cannot be asked for by itself \
-             (the counts of gpufrac and shard do not belong together); write --gres=gpufrac:0.125 or \
-             --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or \
-             --partition=full",
-            "{pair}"
-        );
-    }
+    cases(shared_config(), "pairs_are_left_as_they_are");
 }
 
 #[test]
 fn contradictions_are_refused() {
-    for (tres, message) in [
-        (
-            "gpufrac:0.25,gpufrac:0.25",
-            "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25",
-        ),
-        (
-            "gpufrac:0.25,gpu:1",
-            "gpufrac: gpufrac and gpu cannot be in one request; leave gpu out, and write only --gres=gpufrac:0.25",
-        ),
-        (
-            "gpufrac:25,shard:25,gpu:1",
-            "gpufrac: gpufrac and gpu cannot be in one request; leave gpu out, and write only --gres=gpufrac:0.25",
-        ),
-        (
-            "gpufrac:0.25,shard:25",
-            "gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25",
-        ),
-        (
-            "gpufrac:25",
-            "gpufrac: \"gpufrac:25\" is more whole GPUs than a job can have of a node; write --gres=gpufrac:0.25 for 25% of a GPU",
-        ),
-        (
-            "gpufrac:250",
-            "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full",
-        ),
-        (
-            "gpufrac:99999999999999999999999999999",
-            "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full",
-        ),
-        (
-            "gpufrac:timeslice:0.25",
-            "gpufrac: partition gpu has no fractions by timeslice, only by mig; write --gres=gpufrac:0.25",
-        ),
-        (
-            "gpufrac:none",
-            "gpufrac: \"gpufrac:none\": not a number; write for example gpufrac:0.25",
-        ),
-        (
-            "gpufrac:100G",
-            "gpufrac: 100G is more than partition gpu gives of one GPU; its largest size is 0.5 (4g.40gb, 39.5 GiB)",
-        ),
-        (
-            "gpufrac:60G",
-            "gpufrac: 60G is more than partition gpu gives of one GPU; its largest size is 0.5 (4g.40gb, 39.5 GiB); use --partition=big or --partition=full",
-        ),
-    ] {
-        assert_eq!(refusal("gpu", tres), message);
-    }
+    cases(shared_config(), "contradictions_are_refused");
 }
 
 #[test]
 fn options_that_do_not_go_with_a_fraction() {
-    let with = |change: fn(&mut JobRequest<'static>)| {
-        let mut request = job("gpu", "gpufrac:0.25");
-        change(&mut request);
-        refused(&request, Occasion::Submit)
-    };
-    for (option, message) in [
-        (
-            "--cpus-per-gpu",
-            with(|r| r.cpus_per_tres = Some("gres/gpu:4")),
-        ),
-        ("--mem-per-gpu", with(|r| r.mem_per_tres = Some("gpu:1024"))),
-    ] {
-        assert_eq!(
-            message,
-            format!(
-                "gpufrac: gpufrac cannot be combined with {option} (Slurm refuses it for shares of GPUs); \
-                 leave it out, and use --cpus-per-task or --mem"
-            )
-        );
-    }
-    assert!(
-        with(|r| r.tres_freq = Some("gpu:high")).ends_with("shares of GPUs); leave it out"),
-        "memory is no cure for a frequency"
-    );
-    assert_eq!(
-        with(|r| r.tres_per_job = Some("gres:gpu:1")),
-        "gpufrac: gpufrac cannot be combined with --gpus; write only --gres=gpufrac:0.25, without SBATCH_GPUS, SALLOC_GPUS and SLURM_GPUS in the environment"
-    );
-    let half = JobRequest {
-        tres_per_socket: Some("gres:gpu:1"),
-        ..job("gpu", "gpufrac:0.5")
-    };
-    let said = refused(&half, Occasion::Submit);
-    assert!(said.ends_with("write only --gres=gpufrac:0.5"), "{said}");
-    for (option, request) in [
-        (
-            "--gpus",
-            JobRequest {
-                tres_per_job: Some("gres:gpu:gpufrac:0.25"),
-                ..job("gpu", "")
-            },
-        ),
-        (
-            "--gpus",
-            JobRequest {
-                tres_per_job: Some("gres:gpu:0.25"),
-                ..job("gpu", "")
-            },
-        ),
-        (
-            "--gpus",
-            JobRequest {
-                tres_per_job: Some("gres/gpufrac:25,gres/shard:25"),
-                ..job("gpu", "")
-            },
-        ),
-        (
-            "--gpus-per-socket",
-            JobRequest {
-                tres_per_socket: Some("gres:gpu:gpufrac:0.25"),
-                ..job("gpu", "")
-            },
-        ),
-    ] {
-        assert_eq!(
-            refused(&request, Occasion::Submit),
-            format!(
-                "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"
-            )
-        );
-    }
+    cases(shared_config(), "options_that_do_not_go_with_a_fraction");
 }
 
 #[test]
@@ -755,134 +431,20 @@ fn a_step_cannot_have_more_than_its_job() {
 
 #[test]
 fn raw_requests_in_partitions_with_pools() {
-    for tres in [
-        "gres/gpu:1",
-        "gres:gpu",
-        "gres/shard:25",
-        "gpu:whole:1",
-        "SHARD:5",
-        "gpu:1/4",
-        "mps",
-        "gres:mps:50",
-        "gres/mps:50",
-        "gres/mps=50",
-        "mps:h100:50",
-        "MPS:50",
-        "tmpdisk:1,mps:50",
-    ] {
-        let message = refusal("gpu", tres);
-        assert!(
-            message.starts_with("gpufrac: GPUs of partition gpu are shared, and "),
-            "{message}"
-        );
-        refusal("raw,gpu", tres);
-        untouched(&job("raw", tres), Occasion::Submit);
-        untouched(&job("cpu", tres), Occasion::Submit);
-        untouched(&job("gpu", tres), Occasion::Step);
-        refused(&job("gpu", tres), Occasion::Modify);
-        // The partition of the job is not known and may have pools.
-        let modify = JobRequest {
-            partitions: None,
-            ..job("", tres)
-        };
-        assert!(refused(&modify, Occasion::Modify).contains("name this partition"));
-        // The client leaves the decision to the controller.
-        untouched(&modify, Occasion::Submit);
-    }
-    for options in [
-        JobRequest {
-            tres_per_job: Some("gres:gpu:2"),
-            ..job("gpu", "")
-        },
-        JobRequest {
-            tres_per_socket: Some("gres:gpu:1"),
-            ..job("gpu", "tmpdisk:1")
-        },
-        JobRequest {
-            tres_per_task: Some("cpu=2,gres/shard=5"),
-            ..job("gpu", "")
-        },
-        JobRequest {
-            tres_per_job: Some("gres/mps=50"),
-            ..job("gpu", "")
-        },
-        JobRequest {
-            tres_per_socket: Some("gres:mps:50"),
-            ..job("gpu", "tmpdisk:1")
-        },
-        JobRequest {
-            tres_per_task: Some("cpu=2,gres/mps=5"),
-            ..job("gpu", "")
-        },
-    ] {
-        assert!(refused(&options, Occasion::Submit).contains("cannot be asked for by itself"));
-    }
-    for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1"] {
-        let message = refusal("gpu", tres);
-        assert!(
-            message.contains("(Slurm counts gpu in whole numbers)"),
-            "{message}"
-        );
-    }
-    untouched(&job("raw", "gpufrac:25,shard:50"), Occasion::Submit);
+    cases(shared_config(), "raw_requests_in_partitions_with_pools");
 }
 
 #[test]
 fn a_percentage_is_the_fraction() {
-    let whole = submit("full", "gpufrac:percent:100");
-    assert_eq!(whole, submit("full", "gpufrac:1"));
-    assert_eq!(
-        submit("gpu", "gpufrac:percent:20").2,
-        "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)"
-    );
-    // Messages have the fraction, because a bare number would be one of GPUs.
-    for (percentage, fraction) in [
-        ("gpufrac:percent:75", "gpufrac:0.75"),
-        ("gpufrac:percent:100", "gpufrac:1.0"),
-        ("gpufrac:percent:25,shard:25", "gpufrac:0.25,shard:25"),
-        ("gpufrac:percent:25,gpu:1", "gpufrac:0.25,gpu:1"),
-        ("gpufrac:percent:25,mps:50", "gpufrac:0.25,mps:50"),
-        (
-            "gpufrac:percent:25,gpufrac:0.25",
-            "gpufrac:0.25,gpufrac:0.25",
-        ),
-    ] {
-        assert_eq!(refusal("gpu", percentage), refusal("gpu", fraction));
-    }
-    let with_gpus = |tres| {
-        let request = JobRequest {
-            tres_per_job: Some("gres/gpu:1"),
-            ..job("gpu", tres)
-        };
-        refused(&request, Occasion::Submit)
-    };
-    assert_eq!(with_gpus("gpufrac:percent:25"), with_gpus("gpufrac:0.25"));
+    cases(shared_config(), "a_percentage_is_the_fraction");
 }
 
 #[test]
 fn mps_of_slurm_is_not_the_mechanism_of_this_name() {
-    let message = refusal("gpu", "gres/mps:50");
-    assert!(
-        message.contains("mps cannot be asked for by itself; write --gres=gpufrac:0.125 or "),
-        "{message}"
+    cases(
+        shared_config(),
+        "mps_of_slurm_is_not_the_mechanism_of_this_name",
     );
-    for (tres, amount) in [
-        ("gpufrac:0.25,mps:50", "0.25"),
-        ("gres:mps:h100:50,gres:gpufrac:10G", "10G"),
-        ("gpufrac:25,shard:25,mps", "0.25"),
-    ] {
-        assert_eq!(
-            refusal("gpu", tres),
-            format!("gpufrac: leave mps out of the request; write only --gres=gpufrac:{amount}")
-        );
-    }
-    // Nothing is asked for.
-    untouched(&job("gpu", "mps:0"), Occasion::Submit);
-    assert_eq!(submit("gpu", "gpufrac:0.25,gres/mps:0").1, 25);
-    // The mechanism, and Types.
-    assert!(refusal("gpu", "gpufrac:mps:0.25").contains("has no fractions by mps"));
-    assert!(refusal("gpu", "shard:mps:25").contains("shard cannot be asked for by itself"));
-    untouched(&job("gpu", "gpu:mps:1"), Occasion::Submit);
 }
 
 #[test]
@@ -973,178 +535,41 @@ fn a_type_that_nothing_in_the_cluster_has_is_refused_where_gpus_are_shared() {
 
 #[test]
 fn gpus_of_a_type_that_no_pool_has_are_slurms_own() {
-    for tres in ["gpu:t4:1", "gres:gpu:t4:2", "gpu:t4", "gpu:t4:1,tmpdisk:1"] {
-        for partition in ["gpu", "ruled", "cpu"] {
-            for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
-                untouched(&job(partition, tres), occasion);
-            }
-        }
-    }
-    let option = JobRequest {
-        tres_per_job: Some("gres:gpu:t4:1"),
-        ..job("ruled", "")
-    };
-    untouched(&option, Occasion::Submit);
-    // A Type of a pool in upper case, or another GRES beside the unknown Type.
-    for tres in [
-        "gpu:HALF:1",
-        "gpu:0.25:1",
-        "gpu:t4:1,gpu:1",
-        "gpu:t4:1,shard:5",
-        "gpu:t4:1,gpufrac:0.25",
-        "gpu:t4:1,gpufrac:25,shard:25",
-    ] {
-        refusal("gpu", tres);
-    }
-    let both = JobRequest {
-        tres_per_job: Some("gres:gpu:t4:1"),
-        ..job("gpu", "gpufrac:0.25")
-    };
-    refused(&both, Occasion::Submit);
+    cases(
+        shared_config(),
+        "gpus_of_a_type_that_no_pool_has_are_slurms_own",
+    );
 }
 
 #[test]
 fn exclusive_jobs_get_no_shares_and_no_default() {
-    let exclusive = |partition, tres| JobRequest {
-        exclusive: true,
-        ..job(partition, tres)
-    };
-    let message = refused(&exclusive("gpu", "gpufrac:0.25"), Occasion::Submit);
-    assert!(message.contains("leave --exclusive out"), "{message}");
-    untouched(&exclusive("ruled", ""), Occasion::Submit);
-    untouched(&exclusive("cpu", ""), Occasion::Submit);
-    // Slurm gives whole devices there.
-    for (tres, units) in [
-        ("gpufrac:1", 100),
-        ("gpufrac:4", 400),
-        ("gpufrac:0.75", 100),
-    ] {
-        for form in [GresForm::Slash, GresForm::Colon] {
-            let whole = JobRequest {
-                form,
-                ..exclusive("full", tres)
-            };
-            assert_eq!(given(&whole, Occasion::Submit).1, units);
-            let spare = JobRequest {
-                exclusive: false,
-                core_spec: true,
-                ..whole
-            };
-            assert_eq!(given(&spare, Occasion::Submit).1, units);
-        }
-    }
+    cases(
+        shared_config(),
+        "exclusive_jobs_get_no_shares_and_no_default",
+    );
 }
 
 #[test]
 fn gpus_that_slurm_derives_from_tasks_are_asked_for_as_well() {
-    let derived = |partition, tres| JobRequest {
-        tasks_per_gpu: true,
-        ..job(partition, tres)
-    };
-    let message = refused(&derived("gpu", ""), Occasion::Submit);
-    assert!(
-        message.contains("cannot be asked for by itself"),
-        "{message}"
+    cases(
+        shared_config(),
+        "gpus_that_slurm_derives_from_tasks_are_asked_for_as_well",
     );
-    let message = refused(&derived("gpu", "gpufrac:0.25"), Occasion::Submit);
-    assert!(message.contains("--ntasks-per-gpu"), "{message}");
-    untouched(&derived("raw", ""), Occasion::Submit);
-    untouched(&derived("cpu", ""), Occasion::Submit);
 }
 
 #[test]
 fn partitions_without_a_pool() {
-    untouched(&job("cpu", ""), Occasion::Submit);
-    untouched(&job("cpu", "tmpdisk:5"), Occasion::Submit);
-    for tres in ["gpufrac:0.25", "gpufrac:25,shard:25", "gpufrac:25,shard:30"] {
-        let message = refusal("cpu", tres);
-        assert!(message.starts_with("gpufrac: partition \"cpu\" has no fractions of GPUs; use --partition=gpu or --partition=mixed"), "{message}");
-    }
-    // A submission without a partition goes to the default partition.
-    let request = JobRequest {
-        partitions: None,
-        default_partition: Some("old"),
-        ..job("", "gpufrac:0.125")
-    };
-    assert_eq!(given(&request, Occasion::Submit).1, 25);
-    let request = JobRequest {
-        default_partition: Some("cpu"),
-        ..request
-    };
-    refused(&request, Occasion::Submit);
+    cases(shared_config(), "partitions_without_a_pool");
 }
 
 #[test]
 fn rules_of_partitions() {
-    assert_eq!(submit("ruled", "gpufrac:0.25").1, 25);
-    assert_eq!(submit("ruled", "gpufrac:0.2").1, 25);
-    for tres in [
-        "gpufrac:0.5",
-        "gpufrac:0.3",
-        "gpufrac:50,shard:50",
-        "gpufrac:0.1",
-    ] {
-        let size = if tres.ends_with("0.1") { "0.125" } else { "0.5" };
-        assert_eq!(
-            refusal("ruled", tres),
-            format!(
-                "gpufrac: partition ruled does not give {size} of a GPU; write --gres=gpufrac:0.25"
-            )
-        );
-    }
-    // The strictest of several partitions decides.
-    refusal("gpu,ruled", "gpufrac:0.5");
-    // The rules do not hold for a step, which divides what its job has.
-    assert_eq!(given(&job("ruled", "gpufrac:0.125"), Occasion::Step).1, 13);
-    // An update without a partition must satisfy the rules of all partitions.
-    let modify = JobRequest {
-        partitions: None,
-        ..job("", "gpufrac:0.5")
-    };
-    let all = refused(&modify, Occasion::Modify);
-    assert!(
-        all.contains("this cluster") || all.contains("name"),
-        "{all}"
-    );
+    cases(shared_config(), "rules_of_partitions");
 }
 
 #[test]
 fn defaults_of_partitions() {
-    let (text, units, note) = submit("ruled", "");
-    assert_eq!(
-        (text.as_str(), units),
-        ("gres/gpufrac:25,gres/shard:25", 25)
-    );
-    assert_eq!(
-        note,
-        "gpufrac: partition ruled gives 0.25 (2g.20gb, 19.6 GiB) to a job that asks for no GPU"
-    );
-    let colon = JobRequest {
-        form: GresForm::Colon,
-        ..job("ruled", "gres:tmpdisk:1")
-    };
-    assert_eq!(
-        given(&colon, Occasion::Submit).0,
-        "gres:tmpdisk:1,gres:gpufrac:25,gres:shard:25"
-    );
-    let nothing = JobRequest {
-        partitions: Some("ruled"),
-        ..JobRequest::default()
-    };
-    assert_eq!(given(&nothing, Occasion::Submit).1, 25);
-    for request in [
-        job("ruled", "gres:none"),
-        job("ruled", "gpu:0"),
-        job("gpu", ""),
-        job("cpu,ruled", ""),
-        job("ruled,cpu", "tmpdisk:1"),
-    ] {
-        untouched(&request, Occasion::Submit);
-    }
-    for occasion in [Occasion::Modify, Occasion::Step] {
-        untouched(&job("ruled", "tmpdisk:1"), occasion);
-        untouched(&nothing, occasion);
-    }
+    cases(shared_config(), "defaults_of_partitions");
 }
 
 #[test]
@@ -1312,27 +737,10 @@ fn shared_config() -> &'static Config {
 
 #[test]
 fn no_size_is_proposed_that_the_cluster_does_not_give() {
-    for (tres, proposed) in [
-        (
-            "gpufrac:50",
-            Some("write --gres=gpufrac:0.5 for 50% of a GPU"),
-        ),
-        ("gpufrac:100", None),
-        ("gpufrac:75", None),
-        ("gpufrac:100%", None),
-        ("gpufrac:3/4", None),
-        ("gpufrac:1/4", Some("write it as a decimal: gpufrac:0.25")),
-        (
-            "gpufrac:12.5%",
-            Some("write it as a decimal: gpufrac:0.125"),
-        ),
-    ] {
-        let said = refusal("gpu", tres);
-        match proposed {
-            Some(words) => assert!(said.ends_with(words), "{said}"),
-            None => assert!(said.contains("write --gres=gpufrac:0.125 or "), "{said}"),
-        }
-    }
+    cases(
+        shared_config(),
+        "no_size_is_proposed_that_the_cluster_does_not_give",
+    );
 }
 
 #[test]

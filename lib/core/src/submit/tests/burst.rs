@@ -4,200 +4,31 @@ use super::*;
 use crate::submit::burst::{self, UnknownBurst};
 
 /// Pools that lend compute, and pools that cannot.
-const LENDERS: &str = r#"
-version = 1
-[pool.shared]
-mechanism = "mps"
-tenancy = "shared"
-burst_max = 0.75
-gpu = "L40S-48"
-partitions = ["shared", "both", "withmig", "loose"]
-nodes = "sn[1-4]"
-[pool.more]
-mechanism = "mps"
-tenancy = "shared"
-burst_max = 1
-burst_default = "1/2"
-gpu = "L40S-48"
-partitions = ["both"]
-nodes = "bn[1-4]"
-[pool.strict]
-mechanism = "mps"
-tenancy = "shared"
-gpu = "L40S-48"
-partitions = ["strict"]
-nodes = "nn[1-4]"
-[pool.private]
-mechanism = "mps"
-tenancy = "private"
-gpu = "L40S-48"
-partitions = ["private"]
-nodes = "pn[1-4]"
-[pool.halves]
-mechanism = "mig+mps"
-burst_max = 0.5
-gpu = "H100-80"
-partitions = ["halves"]
-nodes = "hn[1-4]"
-[pool.mig]
-mechanism = "mig"
-layout = "halves"
-gpu = "H100-80"
-menu = ["1/2", "1/4"]
-partitions = ["mig", "withmig"]
-nodes = "mn[1-4]"
-[pool.turns]
-mechanism = "timeslice"
-gpu = "T4-16"
-partitions = ["turns", "loose"]
-nodes = "tn[1-4]"
-[pool.hami]
-mechanism = "hami"
-library = "/opt/hami/libvgpu.so"
-burst_max = 1
-gpu = "T4-16"
-partitions = ["hami"]
-nodes = "an[1-4]"
-"#;
+const LENDERS: &str = include_str!("lenders.toml");
 
 fn lenders() -> Config {
     Config::parse(LENDERS, "gpufrac.toml").unwrap()
 }
 
-fn ask(partition: &str, tres: &str, burst: &str) -> Result<Verdict, Refusal> {
-    let request = JobRequest {
-        burst: Some(burst::parse(burst).unwrap()),
-        ..job(partition, tres)
-    };
-    decide(&lenders(), &request, Occasion::Submit)
-}
-
-fn entry(partition: &str, tres: &str, burst: &str) -> String {
-    match ask(partition, tres, burst) {
-        Ok(Verdict::Rewritten { entry, text, .. }) => {
-            // Slurm counts the share alone.
-            let plain = job(partition, tres);
-            let plain = decide(&lenders(), &plain, Occasion::Submit).unwrap();
-            let Verdict::Rewritten { text: counted, .. } = plain else {
-                panic!("{plain:?}")
-            };
-            assert_eq!(text, counted);
-            entry.to_string()
-        }
-        other => panic!("{partition} {tres} {burst}: {other:?}"),
-    }
-}
-
-fn refused(partition: &str, tres: &str, burst: &str) -> String {
-    ask(partition, tres, burst).unwrap_err().to_string()
-}
-
 #[test]
 fn a_burst_goes_into_the_entry_and_not_into_the_count() {
-    for (partition, tres, burst, want) in [
-        (
-            "shared",
-            "gpufrac:0.25",
-            "0.75",
-            "v1:units=25:mech=mps:burst=75",
-        ),
-        (
-            "shared",
-            "gpufrac:0.25",
-            "0.25",
-            "v1:units=25:mech=mps:burst=25",
-        ),
-        (
-            "shared",
-            "gpufrac:0.25",
-            "0.601",
-            "v1:units=25:mech=mps:burst=61",
-        ),
-        (
-            "both",
-            "gpufrac:0.25",
-            ".75",
-            "v1:units=25:mech=mps:burst=75",
-        ),
-        (
-            "halves",
-            "gpufrac:0.1",
-            "0.5",
-            "v1:units=10:mech=mig+mps:burst=50",
-        ),
-        (
-            "hami",
-            "gpufrac:0.25",
-            "1",
-            "v1:units=25:mech=hami:burst=100",
-        ),
-    ] {
-        assert_eq!(entry(partition, tres, burst), want);
-    }
-    // What a client rewrote is taken with the option, as the plugin of the controller sees both.
-    let again = entry("shared", "gres/gpufrac:25,gres/shard:25", "0.75");
-    assert_eq!(again, "v1:units=25:mech=mps:burst=75");
-    // By a name of the mechanism the pools that cannot lend are none of the job's.
-    assert_eq!(
-        entry("loose", "gpufrac:mps:0.25", "0.75"),
-        "v1:units=25:mech=mps:burst=75"
+    cases(
+        &lenders(),
+        "a_burst_goes_into_the_entry_and_not_into_the_count",
     );
 }
 
 #[test]
 fn a_burst_outside_of_what_a_pool_lends_is_refused_with_the_limit() {
-    assert_eq!(
-        refused("shared", "gpufrac:0.25", "0.76"),
-        "gpufrac: --gpufrac-burst=0.76 is more than pool shared lends, at most 0.75; \
-         write --gpufrac-burst=F with F from 0.25 to 0.75, or leave it out"
-    );
-    assert_eq!(
-        refused("shared", "gpufrac:0.25", "0.1"),
-        "gpufrac: --gpufrac-burst=0.1 is less than the job's share of 0.25; \
-         write --gpufrac-burst=F with F from 0.25 to 0.75, or leave it out"
-    );
-    assert_eq!(
-        refused("shared", "gpufrac:0.8", "0.9"),
-        "gpufrac: --gpufrac-burst=0.9 is more than pool shared lends, at most 0.75; \
-         write no --gpufrac-burst: the share is as much"
-    );
-    // Of several pools the one that lends least: Slurm may take any.
-    assert!(refused("both", "gpufrac:0.25", "1").contains("pool shared lends, at most 0.75"));
-    assert!(refused("halves", "gpufrac:0.25", "0.6").contains("at most 0.5"));
-    assert_eq!(
-        refused("hami", "gpufrac:0.25", "0.5"),
-        "gpufrac: --gpufrac-burst=0.5 cannot be set in pool hami: HAMi-core can only lift its limit of compute; \
-         write --gpufrac-burst=1, or leave it out"
+    cases(
+        &lenders(),
+        "a_burst_outside_of_what_a_pool_lends_is_refused_with_the_limit",
     );
 }
 
 #[test]
 fn a_pool_that_lends_nothing_says_why() {
-    for (partition, tres, why) in [
-        (
-            "mig",
-            "gpufrac:0.25",
-            "pool mig takes no --gpufrac-burst: each of its jobs has a MIG instance",
-        ),
-        ("withmig", "gpufrac:0.25", "pool mig takes no"),
-        ("turns", "gpufrac:0.25", "without a limit of compute"),
-        ("loose", "gpufrac:0.25", "pool turns takes no"),
-        (
-            "private",
-            "gpufrac:0.25",
-            "with tenancy \"private\" its jobs take turns",
-        ),
-        (
-            "strict",
-            "gpufrac:0.25",
-            "gpufrac.toml sets no burst_max for it",
-        ),
-        ("shared", "gpufrac:1", "the job has a whole GPU"),
-    ] {
-        let text = refused(partition, tres, "0.75");
-        assert!(text.contains(why), "{text}");
-        assert!(text.ends_with("; leave the option out"), "{text}");
-    }
+    cases(&lenders(), "a_pool_that_lends_nothing_says_why");
 }
 
 #[test]
