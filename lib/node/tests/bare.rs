@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::program::{Program, eventually};
-use common::{Job, World, job, may_run};
+use common::{Job, World, job, may_run, ready_in};
 use gpufrac_core::lease::Held;
 use gpufrac_host::files::{DeviceNumber, DeviceRule};
 use gpufrac_node::state::record::NodeRecord;
@@ -30,13 +30,10 @@ const SWITCH: &str = "nvmlDeviceSetMigMode";
 
 /// Two GPUs in MIG mode, which pieces and whole GPUs share by demand; set up.
 fn ready_with(more: &str) -> Option<World> {
-    may_run().then(|| {
-        let world = World::with(&["H100-80", "H100-80"], "uniform", true);
-        world.configure("uniform", "H100-80", &format!("{KEYS}\n{more}"));
-        world.setup().ok();
-        world.count_calls();
-        world
-    })
+    let keys = format!("{KEYS}\n{more}");
+    let world = ready_in("uniform", &["H100-80", "H100-80"], &keys)?;
+    world.count_calls();
+    Some(world)
 }
 
 fn ready() -> Option<World> {
@@ -61,11 +58,7 @@ fn switches(world: &World) -> u64 {
 }
 
 fn reboot(world: &World) {
-    let reboot = |node: &mut nvidia_ml::node::Node| {
-        node.reboot();
-        Ok(())
-    };
-    world.sim.update(reboot).unwrap();
+    world.on_node(|node| node.reboot());
 }
 
 /// A process of root's that holds the first GPU without a context, as monitoring does.
@@ -543,11 +536,7 @@ fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
 fn a_whole_job_starts_when_the_fabric_has_its_gpu() {
     let Some(world) = ready() else { return };
     let fabric = |ms| {
-        let change = |node: &mut nvidia_ml::node::Node| {
-            node.manners.fabric_after_ms = Some(ms);
-            Ok(())
-        };
-        world.sim.update(change).unwrap();
+        world.on_node(|node| node.manners.fabric_after_ms = Some(ms));
     };
     let started = std::time::Instant::now();
     fabric(700);

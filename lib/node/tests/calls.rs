@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use common::shares::{Control, Kind};
-use common::{Job, World, at_once, job, may_run};
+use common::{Job, World, at_once, job, may_run, ready};
 use nvidia_ml::disturb::What;
 use nvidia_ml::latency::Latencies;
 use nvidia_ml::node::MigDeviceBy;
@@ -26,21 +26,14 @@ fn child() {
     common::child();
 }
 
-fn ready(by: MigDeviceBy) -> Option<World> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        tells(&world, by);
-        world
-    })
+fn ready_where(by: MigDeviceBy) -> Option<World> {
+    let world = ready()?;
+    tells(&world, by);
+    Some(world)
 }
 
 fn tells(world: &World, by: MigDeviceBy) {
-    let change = |node: &mut nvidia_ml::node::Node| {
-        node.mig_device_by = by;
-        Ok(())
-    };
-    world.sim.update(change).unwrap();
+    world.on_node(|node| node.mig_device_by = by);
 }
 
 /// The calls of a job's prolog and epilog, in their order.
@@ -70,7 +63,7 @@ fn count(calls: &[String], name: &str) -> usize {
 
 #[test]
 fn a_jobs_life_takes_at_most_twenty_calls() {
-    let Some(world) = ready(MigDeviceBy::Info) else {
+    let Some(world) = ready_where(MigDeviceBy::Info) else {
         return;
     };
     for units in [13, 25, 50] {
@@ -120,7 +113,7 @@ fn the_mig_device_is_found_by_the_quickest_way_that_there_is() {
         (MigDeviceBy::Walk, [true, true]),
     ];
     at_once(ways, |(by, slow)| {
-        let Some(world) = ready(by) else { return };
+        let Some(world) = ready_where(by) else { return };
         // Other MIG devices before and after it in an enumeration.
         world.prolog(job(2, 0, 13)).ok();
         world.prolog(job(3, 1, 13)).ok();
@@ -161,7 +154,7 @@ fn a_fault_on_any_way_to_the_mig_device_is_what_it_was() {
         (MigDeviceBy::Walk, "nvmlDeviceGetComputeInstanceId"),
     ];
     at_once(ways, |(by, call)| {
-        let Some(world) = ready(by) else { return };
+        let Some(world) = ready_where(by) else { return };
         let one = job(1, 0, 25);
         // A temporary error is retried.
         world.next_calls(call, 1, What::Fail(999));
@@ -189,7 +182,7 @@ fn a_fault_on_the_way_to_an_instance_that_ends_is_what_it_was() {
         "nvmlGpuInstanceGetComputeInstanceById",
     ];
     at_once(calls, |call| {
-        let Some(world) = ready(MigDeviceBy::Info) else {
+        let Some(world) = ready_where(MigDeviceBy::Info) else {
             return;
         };
         let one = job(1, 0, 25);
@@ -230,11 +223,7 @@ fn facts_missing_in_the_record_are_read_from_the_driver() {
             change_record(world, |record| assert!(record.remove("driver").is_some()));
         }),
         ("another driver", |world| {
-            let change = |node: &mut nvidia_ml::node::Node| {
-                node.driver = "570.172.08".into();
-                Ok(())
-            };
-            world.sim.update(change).unwrap();
+            world.on_node(|node| node.driver = "570.172.08".into());
         }),
         ("a driver that does not say who it is", |world| {
             let version = world.root().join("gpus/proc/driver/nvidia/version");
@@ -248,7 +237,7 @@ fn facts_missing_in_the_record_are_read_from_the_driver() {
         }),
     ];
     at_once(changes, |(what, change)| {
-        let Some(world) = ready(MigDeviceBy::Info) else {
+        let Some(world) = ready_where(MigDeviceBy::Info) else {
             return;
         };
         let calls = life(&world, job(1, 0, 25));
@@ -265,7 +254,7 @@ fn facts_missing_in_the_record_are_read_from_the_driver() {
 
 #[test]
 fn an_instance_that_proc_does_not_show_is_avoided_and_stays() {
-    let Some(world) = ready(MigDeviceBy::Info) else {
+    let Some(world) = ready_where(MigDeviceBy::Info) else {
         return;
     };
     // At the first choice for an eighth.
@@ -300,11 +289,7 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
     world.setup().ok();
     let one = job(1, 0, 25);
     world.prolog(one).ok();
-    let swap = |node: &mut nvidia_ml::node::Node| {
-        node.gpus.swap(0, 1);
-        Ok(())
-    };
-    world.sim.update(swap).unwrap();
+    world.on_node(|node| node.gpus.swap(0, 1));
     // Also for the next job, because the driver's files tell the PCI address of the GPU that Slurm means.
     let two = job(2, 0, 25);
     world.prolog(two).ok().says("carved");
@@ -328,7 +313,7 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
 /// With a real driver's times a job costs only two starts, and what is created and destroyed for it.
 #[test]
 fn a_job_pays_for_nothing_that_is_slow_where_many_ask() {
-    let Some(world) = ready(MigDeviceBy::Info) else {
+    let Some(world) = ready_where(MigDeviceBy::Info) else {
         return;
     };
     let percent = 5;

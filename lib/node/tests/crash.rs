@@ -207,11 +207,7 @@ fn the_gpu_goes_away_while_its_mode_changes() {
 #[test]
 fn killed_before_an_instance_is_recorded_where_absent_ids_are_invalid() {
     let Some(scene) = mig() else { return };
-    let change = |node: &mut nvidia_ml::node::Node| {
-        node.manners.invalid_ids = true;
-        Ok(())
-    };
-    scene.world.sim.update(change).unwrap();
+    scene.world.on_node(|node| node.manners.invalid_ids = true);
     scene.carving_killed_at(&["carve.gpu_instance_made", "carve.compute_instance_made"]);
 }
 
@@ -223,11 +219,7 @@ fn an_instance_stands_after_its_end_was_reported() {
         let Some(scene) = mig() else { return };
         let (world, victim) = (&scene.world, scene.victim);
         let later = |ms| {
-            let change = |node: &mut nvidia_ml::node::Node| {
-                node.manners.destroyed_after_ms = ms;
-                Ok(())
-            };
-            world.sim.update(change).unwrap();
+            world.on_node(|node| node.manners.destroyed_after_ms = ms);
         };
         // An epilog waits for one that stays.
         for next in NEXT.into_iter().take(if goes { NEXT.len() } else { 2 }) {

@@ -5,7 +5,7 @@ mod common;
 
 use common::scene::gpus;
 use common::shares::{Control, Kind};
-use common::{Job, World, job, job_of_gpus, may_run};
+use common::{Job, World, job, job_of_gpus, ready_in};
 use gpufrac_core::lease::{Held, LeaseState};
 use nvidia_ml::disturb::{Rule, What};
 
@@ -16,12 +16,7 @@ fn child() {
 
 /// Four GPUs, given in quarters or whole.
 fn world() -> Option<World> {
-    may_run().then(|| {
-        let world = World::with(&["H100-80"; 4], "uniform", true);
-        world.configure("uniform", "H100-80", "menu = [\"1/4\"]");
-        world.setup().ok();
-        world
-    })
+    ready_in("uniform", &["H100-80"; 4], "menu = [\"1/4\"]")
 }
 
 /// The indexes of a job's GPUs, by the number of the lease.
@@ -286,12 +281,8 @@ fn jobs_of_several_gpus_do_not_wait_for_each_other() {
 
 /// Four GPUs, given in quarters, or whole with MIG off.
 fn bare() -> Option<World> {
-    may_run().then(|| {
-        let world = World::with(&["H100-80"; 4], "uniform", true);
-        world.configure("uniform", "H100-80", "menu = [\"1/4\"]\nwhole = \"bare\"");
-        world.setup().ok();
-        world
-    })
+    let keys = "menu = [\"1/4\"]\nwhole = \"bare\"";
+    ready_in("uniform", &["H100-80"; 4], keys)
 }
 
 /// Whether each GPU is in MIG mode.

@@ -33,11 +33,7 @@ const DRIVERS: [(bool, bool); 4] = [(false, false), (false, true), (true, false)
 
 fn ready(random: bool, more: &str) -> Option<World> {
     let world = ready_with(&["H100-80"], more)?;
-    let change = |node: &mut nvidia_ml::node::Node| {
-        node.manners.random_uuids = random;
-        Ok(())
-    };
-    world.sim.update(change).unwrap();
+    world.on_node(|node| node.manners.random_uuids = random);
     Some(world)
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use common::program::Program;
-use common::{Ended, Job, World, job, may_run};
+use common::{Ended, Job, World, job, may_run, ready};
 use gpufrac_core::lease::{LeaseState, VERSION};
 use nvidia_ml::disturb::What;
 use nvidia_ml::pattern::Pattern;
@@ -18,14 +18,6 @@ use nvidia_ml::processes::{Process, now_us, start_ticks};
 #[test]
 fn child() {
     common::child();
-}
-
-fn ready() -> Option<World> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        world
-    })
 }
 
 /// Runs a prolog for a job that was counted by pools with this checksum.
@@ -361,11 +353,7 @@ fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
         return;
     }
     let world = World::with(&["H100-80"], "halves", false);
-    let lasts = |node: &mut nvidia_ml::node::Node| {
-        node.gpus[0].persistence = false;
-        Ok(())
-    };
-    world.sim.update(lasts).unwrap();
+    world.on_node(|node| node.gpus[0].persistence = false);
     let mut agent = busy(&world);
     let uses = format!(
         "is not in MIG mode yet: process {} (`sleep`) uses it",
@@ -396,12 +384,10 @@ fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
 fn mig_that_was_switched_off_comes_back_while_nobody_has_the_gpu() {
     let Some(world) = ready() else { return };
     let switch_off = || {
-        let change = |node: &mut nvidia_ml::node::Node| {
+        world.on_node(|node| {
             node.gpus[0].mig_pending = false;
             node.gpus[0].reset();
-            Ok(())
-        };
-        world.sim.update(change).unwrap();
+        });
     };
     let (one, two) = (job(1, 0, 25), job(2, 1, 25));
     for job in [one, two] {

@@ -8,7 +8,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::reuse::{eventually, instance, job_of, run};
+use common::reuse::{KEEPS, eventually, instance, job_of, ready, run};
 use common::{Ended, Job, World, at_once, job};
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -19,12 +19,6 @@ use test_seed::Dice;
 #[test]
 fn child() {
     common::child();
-}
-
-const KEEPS: &str = "reuse = \"1h\"";
-
-fn ready(more: &str) -> Option<World> {
-    common::ready_with(&["H100-80", "H100-80"], more)
 }
 
 fn kept(world: &World) -> Vec<Lease> {
@@ -127,11 +121,7 @@ fn reuse_works_with_each_way_to_find_the_mig_device() {
         [MigDeviceBy::Info, MigDeviceBy::Name, MigDeviceBy::Walk],
         |by| {
             let Some(world) = ready(KEEPS) else { return };
-            let change = |node: &mut nvidia_ml::node::Node| {
-                node.mig_device_by = by;
-                Ok(())
-            };
-            world.sim.update(change).unwrap();
+            world.on_node(|node| node.mig_device_by = by);
             let held = run(&world, job_of(1, 1001));
             assert_eq!(run(&world, job_of(2, 1001)), held);
         },

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::reuse::{eventually, instance, job_of, run};
+use common::reuse::{KEEPS, eventually, instance, job_of, ready, run};
 use common::{Job, World, at_once, job};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::gpu::shared_session;
@@ -45,10 +45,6 @@ impl Drop for Daemon {
     }
 }
 
-fn ready() -> Option<World> {
-    common::ready_with(&["H100-80", "H100-80"], "reuse = \"1h\"")
-}
-
 /// The calls of the daemon since the journal was cleared.
 fn calls_of_daemon(world: &World) -> Vec<String> {
     let calls = nvidia_ml::journal::read(world.sim.root()).unwrap();
@@ -58,7 +54,7 @@ fn calls_of_daemon(world: &World) -> Vec<String> {
 
 #[test]
 fn a_prolog_that_takes_an_instance_over_makes_no_call_of_nvml() {
-    let Some(world) = ready() else { return };
+    let Some(world) = ready(KEEPS) else { return };
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     for id in 2..5 {
@@ -86,7 +82,7 @@ fn a_prolog_that_takes_an_instance_over_makes_no_call_of_nvml() {
 #[test]
 fn an_instance_that_is_not_clean_is_never_taken_over() {
     at_once(["memory", "process", "gone", "silent"], |what| {
-        let Some(world) = ready() else { return };
+        let Some(world) = ready(KEEPS) else { return };
         let _daemon = Daemon::start(&world);
         let first = job_of(1, 1001);
         let held = run(&world, first);
@@ -110,12 +106,8 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
 /// before.
 #[test]
 fn an_older_session_does_not_speak_for_a_newer_instance() {
-    let Some(world) = ready() else { return };
-    let change = |node: &mut nvidia_ml::node::Node| {
-        node.manners.stale_sessions = true;
-        Ok(())
-    };
-    world.sim.update(change).unwrap();
+    let Some(world) = ready(KEEPS) else { return };
+    world.on_node(|node| node.manners.stale_sessions = true);
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     world.note_calls();
@@ -135,7 +127,7 @@ fn an_older_session_does_not_speak_for_a_newer_instance() {
 #[test]
 fn without_an_answer_a_prolog_asks_nvml_itself() {
     at_once(["stopped", "killed", "driver", "folder"], |what| {
-        let Some(world) = ready() else { return };
+        let Some(world) = ready(KEEPS) else { return };
         let daemon = Daemon::start(&world);
         let held = run(&world, job_of(1, 1001));
         let folder = world.node().run.join("session");
@@ -158,7 +150,7 @@ fn without_an_answer_a_prolog_asks_nvml_itself() {
 
 #[test]
 fn a_stopped_daemon_with_a_full_queue_holds_nobody() {
-    let Some(world) = ready() else { return };
+    let Some(world) = ready(KEEPS) else { return };
     let daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     daemon.signal(Signal::SIGSTOP);
@@ -185,7 +177,7 @@ fn a_stopped_daemon_with_a_full_queue_holds_nobody() {
 
 #[test]
 fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
-    let Some(world) = ready() else { return };
+    let Some(world) = ready(KEEPS) else { return };
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     assert_eq!(run(&world, job_of(2, 1001)), held);
@@ -211,7 +203,7 @@ fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
 /// After the death of any process and any answer of the driver each job has its own instance, and nothing stays behind.
 #[test]
 fn a_daemon_that_comes_and_goes_changes_no_outcome() {
-    let Some(world) = ready() else { return };
+    let Some(world) = ready(KEEPS) else { return };
     let mut dice = Dice::new(test_seed::seed());
     let mut daemon = None;
     let mut running: Vec<Job> = Vec::new();

@@ -60,20 +60,21 @@ pub fn may_run() -> bool {
     root
 }
 
-/// A node with two MIG GPUs in halves, after setup.
+/// A node with one MIG GPU in halves, after setup.
 pub fn ready() -> Option<World> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        world
-    })
+    ready_with(&["H100-80"], "")
 }
 
-/// A node with these GPUs, in a pool with these further keys.
+/// A node with these GPUs in halves, in a pool with these further keys.
 pub fn ready_with(gpus: &[&str], more: &str) -> Option<World> {
+    ready_in("halves", gpus, more)
+}
+
+/// As [`ready_with`], in another layout.
+pub fn ready_in(layout: &str, gpus: &[&str], more: &str) -> Option<World> {
     may_run().then(|| {
-        let world = World::with(gpus, "halves", true);
-        world.configure("halves", "H100-80", more);
+        let world = World::with(gpus, layout, true);
+        world.configure(layout, gpus[0], more);
         world.setup().ok();
         world
     })
@@ -440,12 +441,15 @@ impl World {
 
     /// Changes the first GPU without NVML.
     pub fn on_gpu(&self, change: impl Fn(&mut sim::Gpu)) {
-        self.sim
-            .update(|node| {
-                change(&mut node.gpus[0]);
-                Ok(())
-            })
-            .unwrap();
+        self.on_node(|node| change(&mut node.gpus[0]));
+    }
+
+    pub fn on_node(&self, change: impl Fn(&mut sim::Node)) {
+        let changed = self.sim.update(|node| {
+            change(node);
+            Ok(())
+        });
+        changed.unwrap();
     }
 
     /// Puts the first GPU, which has no instance, in a mode.

@@ -5,6 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::{Job, World, job};
 
+pub const KEEPS: &str = "reuse = \"1h\"";
+
+/// Two GPUs in a pool with this `reuse`.
+pub fn ready(reuse: &str) -> Option<World> {
+    super::ready_with(&["H100-80", "H100-80"], reuse)
+}
+
 /// A quarter on the first half, for a user.
 pub fn job_of(id: u32, uid: u32) -> Job {
     Job {
