@@ -171,9 +171,7 @@ fn check_shows_the_menus() {
 
 #[test]
 fn check_compares_the_machine_before_and_after_node_setup() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(false);
     let before = world.run(&["check"]);
     assert_eq!(before.code, Some(2));
@@ -208,9 +206,7 @@ fn check_compares_the_machine_before_and_after_node_setup() {
 
 #[test]
 fn status_draws_the_instances_of_each_gpu() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     let early = world.run(&["status"]);
     assert_eq!(early.code, Some(1));
@@ -458,9 +454,7 @@ fn a_wrong_command_line_is_usage() {
 
 #[test]
 fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     world.run(&["node-setup"]);
     let id = world.foreign();
@@ -531,9 +525,7 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
 
 #[test]
 fn an_instance_that_a_program_uses_is_not_destroyed() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     world.run(&["node-setup"]);
     world.slurm_says("squeue", "", 0);
@@ -564,9 +556,7 @@ fn an_instance_that_a_program_uses_is_not_destroyed() {
 
 #[test]
 fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     world.run(&["node-setup"]);
     let path = world.folder.path().join("run/leases/12");
@@ -622,9 +612,7 @@ fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
 
 #[test]
 fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     assert_eq!(world.run(&["node-setup"]).code, Some(0));
     world.sim.update(|node| Ok(node.gpus.remove(0))).unwrap();
@@ -652,9 +640,7 @@ fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
 
 #[test]
 fn a_mistake_in_the_file_does_not_keep_a_node_from_coming_back() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     let reboot = || {
         for name in ["run", "dev"] {
@@ -693,9 +679,7 @@ fn a_mistake_in_the_file_does_not_keep_a_node_from_coming_back() {
 
 #[test]
 fn mig_that_waited_for_a_busy_gpu_is_switched_on_when_it_is_idle() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(false);
     let pending = |node: &mut Node| {
         node.gpus[0].mig_pending = true;
@@ -709,9 +693,7 @@ fn mig_that_waited_for_a_busy_gpu_is_switched_on_when_it_is_idle() {
 
 #[test]
 fn check_tells_monitoring_by_its_status_and_as_json() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     world.run(&["node-setup"]);
     let said = world.run(&["check", "--quiet"]);
@@ -793,9 +775,7 @@ fn a_command_on_the_wrong_host_names_the_right_one() {
 
 #[test]
 fn doctor_collects_what_is_known_of_a_job() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     world.run(&["node-setup"]);
     fs::write(world.folder.path().join("run/leases/12"), "half of a lease").unwrap();
@@ -823,17 +803,6 @@ fn doctor_collects_what_is_known_of_a_job() {
     }
     assert!(!said.out.contains("WorkDir"), "{}", said.out);
     assert_eq!(world.run(&["doctor", "x"]).code, Some(1));
-}
-
-fn is_root() -> bool {
-    let root = fs::metadata("/proc/self").is_ok_and(|meta| {
-        use std::os::unix::fs::MetadataExt;
-        meta.uid() == 0
-    });
-    if !root {
-        eprintln!("skipped: device nodes can only be made by root");
-    }
-    root
 }
 
 /// `Command::output` would replace the pipes of the test.
@@ -890,9 +859,7 @@ fn exporter(metric: &str) -> String {
 
 #[test]
 fn check_names_what_the_daemon_of_a_node_needs() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(true);
     let root = world.folder.path().display().to_string();
     let shared = world.folder.path().join("shared");

@@ -1,7 +1,5 @@
 //! The form for Open OnDemand in contrib/ondemand, rendered by Ruby from what `gpufrac conf --json` prints.
-//!
-//! Ruby comes from Debian, once; where there is no way to it the test says so and passes, or fails where
-//! `GPUFRAC_NO_SKIP` is set.
+//! Ruby comes from Debian, once.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -84,14 +82,7 @@ impl Ruby {
 
 #[test]
 fn the_form_offers_what_each_partition_gives() {
-    let ruby = match tree() {
-        Ok(tree) => Ruby(tree),
-        Err(reason) => {
-            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
+    let ruby = Ruby(test_seed::needed(tree()));
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("gpufrac.toml");
     fs::write(&config, POOLS).unwrap();

@@ -122,10 +122,6 @@ impl World {
     }
 }
 
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
-}
-
 fn differences(document: &Document) -> Vec<&Answer> {
     let differs = |answer: &&Answer| matches!(answer.outcome, Outcome::Differs { .. });
     document.answers.iter().filter(differs).collect()
@@ -139,9 +135,7 @@ fn told(document: &Document, question: &str) -> Option<Outcome> {
 
 #[test]
 fn a_driver_as_assumed_agrees_on_five_models() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     std::thread::scope(|scope| {
         for model in ["A30-24", "A100-80", "H100-80", "H200-141", "B200-180"] {
             scope.spawn(move || {
@@ -337,9 +331,7 @@ const STOPPING: &[Case] = &[
 
 #[test]
 fn each_falsified_answer_is_named() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let known = |name| {
         let mut all = DIFFERING.iter().chain(STOPPING);
         all.any(|case| case.0 == name)
@@ -403,9 +395,7 @@ fn is_named(name: &str) {
 
 #[test]
 fn mig_mode_is_switched_on_and_off_again_where_that_is_asked_for() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("H100-80", false);
     let (document, code) = world.prove(&[]);
     let off = Outcome::NotMeasured {
@@ -428,9 +418,7 @@ fn mig_mode_is_switched_on_and_off_again_where_that_is_asked_for() {
 
 #[test]
 fn a_gpu_without_mig_is_measured_as_far_as_it_goes() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("L40S-48", false);
     let (document, code) = world.prove(&["--mode"]);
     assert_eq!((differences(&document), code), (Vec::new(), 0));
@@ -448,9 +436,7 @@ fn until_it_works(world: &World) {
 
 #[test]
 fn a_signal_ends_a_run_and_nothing_is_left() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("H100-80", true);
     let mut run = world.start(&["--without-slurm"]);
     until_it_works(&world);
@@ -469,9 +455,7 @@ fn a_signal_ends_a_run_and_nothing_is_left() {
 
 #[test]
 fn the_next_run_removes_what_a_killed_one_left_and_nothing_else() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("H100-80", true);
     let mut run = world.start(&["--without-slurm"]);
     until_it_works(&world);
@@ -504,9 +488,7 @@ fn the_next_run_removes_what_a_killed_one_left_and_nothing_else() {
 
 #[test]
 fn a_node_with_jobs_or_leases_is_refused() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("H100-80", true);
     let bin = world.path("bin");
     fs::create_dir(&bin).unwrap();
@@ -553,9 +535,7 @@ fn a_node_with_jobs_or_leases_is_refused() {
 
 #[test]
 fn the_simulator_plays_a_recorded_driver() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     // Recorded from a driver with other tables, ids and codes than the simulator's own.
     let first = World::new("H100-80", true);
     for name in [
@@ -594,9 +574,7 @@ fn the_shipped_recording_is_called_made_up_and_can_be_played() {
     assert!(document.made_up);
     assert!(gpufrac_prove::page::of(&document).contains("MADE UP"));
     let file = nvidia_ml::recorded::File::parse(&text).unwrap();
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("H100-80", true);
     gpusim::admin::be_like(&world.sim, &file).unwrap();
     // A hundredth of its times.

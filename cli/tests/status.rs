@@ -177,14 +177,6 @@ fn holds_the_schema(value: &Value) {
     }
 }
 
-fn is_root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: only root can become an ordinary user");
-    }
-    root
-}
-
 #[test]
 fn the_schema_refuses_what_it_does_not_describe() {
     let good = json!({"version": 1, "at": 1, "nodes": [], "free": []});
@@ -287,9 +279,7 @@ fn a_file_that_cannot_be_read_is_named_and_the_others_are_shown() {
 
 #[test]
 fn on_a_login_node_a_user_sees_own_jobs_what_could_start_and_what_to_type() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let mut nodes = fresh(10);
     let owner = nodes[0].gpus.iter_mut().flat_map(|gpu| &mut gpu.slices);
     let owner = owner
@@ -332,9 +322,7 @@ fn on_a_login_node_a_user_sees_own_jobs_what_could_start_and_what_to_type() {
 
 #[test]
 fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(&fresh(10));
     world.slurm();
     world.run(NOBODY, &["status"]);
@@ -369,9 +357,7 @@ fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones(
 /// Many users repeat the command: each question is work for slurmctld.
 #[test]
 fn status_asks_slurm_few_questions() {
-    if !is_root() {
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new(&fresh(10));
     world.slurm();
     let questions = |args: &[&str]| -> Vec<String> {

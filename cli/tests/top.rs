@@ -159,7 +159,7 @@ fn program(terminal: &Terminal<'_>) -> i32 {
 /// As at the end of an ssh session. A program that reads its lost terminal for ever would need a core.
 #[test]
 fn the_program_ends_with_its_terminal() {
-    let tmux = debian::or_skip!(tmux());
+    let tmux = test_seed::needed(tmux());
     let terminal = Terminal::start(&tmux, (80, 24), "", "");
     terminal.wait(&["q quit"]);
     let program = format!("/proc/{}", program(&terminal));
@@ -188,7 +188,7 @@ fn is_whole(screen: &str, (width, height): (usize, usize)) {
 
 #[test]
 fn three_sizes_and_a_resize_in_tmux() {
-    let tmux = debian::or_skip!(tmux());
+    let tmux = test_seed::needed(tmux());
     for (width, height) in [(80, 24), (132, 43), (50, 14)] {
         let terminal = Terminal::start(&tmux, (width, height), "", "");
         let screen = terminal.wait(&[">4716", "q quit"]);
@@ -213,7 +213,7 @@ fn three_sizes_and_a_resize_in_tmux() {
 
 #[test]
 fn keys_change_the_screen_and_new_files_are_shown() {
-    let tmux = debian::or_skip!(tmux());
+    let tmux = test_seed::needed(tmux());
     let terminal = Terminal::start(&tmux, (80, 24), "", "");
     terminal.wait(&["sort: place", "All nodes"]);
     terminal.keys(&["s"]);
@@ -249,7 +249,7 @@ fn has_colour(text: &str) -> bool {
 
 #[test]
 fn terminals_without_colours_or_without_a_cursor() {
-    let tmux = debian::or_skip!(tmux());
+    let tmux = test_seed::needed(tmux());
     for variables in ["NO_COLOR=1", "TERM=vt100"] {
         let terminal = Terminal::start(&tmux, (80, 24), variables, "");
         terminal.wait(&[">4716", "q quit"]);
@@ -272,7 +272,7 @@ fn terminals_without_colours_or_without_a_cursor() {
 
 #[test]
 fn a_signal_leaves_the_terminal_as_it_was() {
-    let tmux = debian::or_skip!(tmux());
+    let tmux = test_seed::needed(tmux());
     let terminal = Terminal::start(&tmux, (80, 24), "", "");
     terminal.wait(&["q quit"]);
     nix::sys::signal::kill(

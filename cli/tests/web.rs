@@ -309,7 +309,7 @@ fn kinds(site: &Site) -> Vec<String> {
 
 #[test]
 fn pages_are_readable_on_phones_and_desktops_light_and_dark() {
-    let mut browser = debian::or_skip!(Browser::start());
+    let mut browser = test_seed::needed(Browser::start());
     let mut all = nodes(12, 1);
     let site = Site::new(&all);
     site.with_slurm();
@@ -407,7 +407,7 @@ fn the_picture_of_the_manual_is_of_this_page() {
 
 #[test]
 fn keys_alone_lead_through_the_pages() {
-    let mut browser = debian::or_skip!(Browser::start());
+    let mut browser = test_seed::needed(Browser::start());
     let site = Site::new(&nodes(3, 2));
     site.exported();
     browser.open(&site.path("pages/index.html"), 1280, false);
@@ -425,13 +425,11 @@ fn keys_alone_lead_through_the_pages() {
     assert_eq!(reached[..3], ["Skip to the content", "Cluster", "Jobs"]);
     assert_eq!(reached.last().unwrap(), "gn0001");
     browser.press("Enter", 13);
-    for _ in 0..600 {
-        if browser.evaluate("document.title") == "Node gn0001" {
-            return;
-        }
+    let followed = (0..600).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("the link was not followed");
+        browser.evaluate("document.title") == "Node gn0001"
+    });
+    assert!(followed, "the link was not followed");
 }
 
 #[test]
@@ -597,7 +595,7 @@ fn every_text_is_escaped_and_leads_nowhere_else() {
             );
         }
     }
-    let mut browser = debian::or_skip!(Browser::start());
+    let mut browser = test_seed::needed(Browser::start());
     for page in &pages {
         browser.open(&site.path("pages").join(page), 390, false);
         let judged = browser.evaluate(JUDGE);

@@ -22,7 +22,6 @@ use serde_json::Value;
 #[path = "metrics/tools.rs"]
 mod tools;
 
-use debian::or_skip;
 use tools::{Prometheus, etc};
 
 fn slice(job: u32) -> SliceMetrics {
@@ -336,7 +335,7 @@ fn prometheus_reads_what_is_served() {
     let mut all = snapshot();
     all.slices.push(other);
     let (server, shared) = serve(all);
-    let mut prometheus = or_skip!(Prometheus::start(&[server.address()]));
+    let mut prometheus = test_seed::needed(Prometheus::start(&[server.address()]));
     let value = |prometheus: &Prometheus, query: &str| -> Option<f64> {
         let result = prometheus.query(query).unwrap();
         let text = result.first()?["value"][1].as_str().unwrap().to_owned();
@@ -432,7 +431,7 @@ fn rules_are_evaluated(prometheus: &mut Prometheus) {
 
 #[test]
 fn alerts_fire_when_they_should() {
-    let promtool = or_skip!(tools::program("promtool"));
+    let promtool = test_seed::needed(tools::program("promtool"));
     let in_etc = |words: [&str; 3]| {
         let mut command = Command::new(&promtool);
         tools::run(command.args(words).current_dir(etc("")))
@@ -516,7 +515,7 @@ fn prometheus_answers_every_query_of_the_dashboards() {
     // A value for the panels that only show idle slices.
     idle.slices[0].idle_seconds = 1000.0;
     let (server, shared) = serve(idle);
-    let mut prometheus = or_skip!(Prometheus::start(&[server.address()]));
+    let mut prometheus = test_seed::needed(Prometheus::start(&[server.address()]));
     // A rate needs two scrapes.
     prometheus.wait("it was read twice", |prometheus| {
         shared.lock().unwrap().totals.rounds += 1;
@@ -544,7 +543,7 @@ fn prometheus_answers_every_query_of_the_dashboards() {
 
 #[test]
 fn grafanas_own_types_take_the_dashboards() {
-    let python = or_skip!(tools::python());
+    let python = test_seed::needed(tools::python());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/metrics/dashboard.py");
     for name in DASHBOARDS {
         let mut command = Command::new(&python);

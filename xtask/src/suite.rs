@@ -8,6 +8,8 @@ mod case;
 mod pool;
 mod programs;
 mod report;
+#[cfg(test)]
+mod silent;
 mod table;
 
 use std::collections::BTreeMap;
@@ -37,10 +39,6 @@ const TABLE: &str = "tests/lab/tests/e2e/series.toml";
 const JUNIT: &str = "target/junit.xml";
 /// The variable with the seed of all random tests of a run.
 const SEED: &str = "GPUFRAC_TEST_SEED";
-/// The variable that lets a test fail if NVIDIA's programs are missing.
-const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
-/// The variable that a developer sets if these programs cannot be downloaded.
-const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
 
 /// The sizes of random tests in the tier `--full`, unless the environment sets them: numbers of jobs and cases.
 const FULL: [(&str, &str); 8] = [
@@ -406,9 +404,6 @@ fn plain_cases(
 /// The environment of each test.
 fn environment(seed: u64, full: bool) -> Vec<(&'static str, OsString)> {
     let mut environment = vec![(SEED, seed.to_string().into())];
-    if std::env::var_os(MAY_SKIP).is_none() {
-        environment.push((NO_SKIP, "1".into()));
-    }
     if full {
         let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
         environment.extend(

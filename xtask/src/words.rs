@@ -95,7 +95,7 @@ fn too_wide(text: &str) -> impl Iterator<Item = usize> {
 }
 
 /// The text files that git knows, and new ones that it does not ignore.
-fn texts() -> Result<Vec<String>> {
+pub(crate) fn texts() -> Result<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())

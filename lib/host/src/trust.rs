@@ -93,10 +93,7 @@ mod tests {
 
     #[test]
     fn each_step_of_the_way_is_roots() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: only root has files of root");
-            return;
-        }
+        test_seed::needs_root();
         let keep = tempfile::tempdir().unwrap();
         let root = keep.path().canonicalize().unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();

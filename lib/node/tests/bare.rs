@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::program::{Program, eventually};
-use common::{Job, World, job, may_run, ready_in};
+use common::{Job, World, job, ready_in};
 use gpufrac_core::lease::Held;
 use gpufrac_host::files::{DeviceNumber, DeviceRule};
 use gpufrac_node::state::record::NodeRecord;
@@ -29,14 +29,14 @@ const KEYS: &str = "menu = [\"1/2\"]\nwhole = \"bare\"";
 const SWITCH: &str = "nvmlDeviceSetMigMode";
 
 /// Two GPUs in MIG mode, which pieces and whole GPUs share by demand; set up.
-fn ready_with(more: &str) -> Option<World> {
+fn ready_with(more: &str) -> World {
     let keys = format!("{KEYS}\n{more}");
-    let world = ready_in("uniform", &["H100-80", "H100-80"], &keys)?;
+    let world = ready_in("uniform", &["H100-80", "H100-80"], &keys);
     world.count_calls();
-    Some(world)
+    world
 }
 
-fn ready() -> Option<World> {
+fn ready() -> World {
     ready_with("")
 }
 
@@ -93,7 +93,7 @@ fn agent_by(
 
 #[test]
 fn whole_gpus_without_mig_and_pieces_come_from_the_same_gpu() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let rounds = |first: u32| {
         for piece in [half(first), half(first + 1)] {
             world.prolog(piece).ok();
@@ -133,9 +133,6 @@ fn whole_gpus_without_mig_and_pieces_come_from_the_same_gpu() {
 
 #[test]
 fn a_pool_of_whole_gpus_has_them_without_mig() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80"], "whole", false);
     world.configure("whole", "H100-80", "whole = \"bare\"");
     // To see what the model is, once.
@@ -163,7 +160,7 @@ fn a_pool_of_whole_gpus_has_them_without_mig() {
 
 #[test]
 fn a_whole_job_has_its_gpu_and_no_capability_and_others_are_fenced() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(whole(1)).ok();
     world.prolog(job(2, 1, 50)).ok();
     let record = NodeRecord::read(&world.root().join("run")).unwrap();
@@ -192,7 +189,7 @@ fn a_whole_job_has_its_gpu_and_no_capability_and_others_are_fenced() {
 
 #[test]
 fn a_process_that_holds_the_gpu_is_named_and_the_job_goes_back() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     // Its name is its own choice.
     let mut agent = agent(&world, "dcgm\u{1b}[2J\u{e9}");
     let pid = agent.pid();
@@ -220,7 +217,7 @@ fn a_process_that_holds_the_gpu_is_named_and_the_job_goes_back() {
 
 #[test]
 fn a_process_that_computes_is_named() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let mut program = Program::of(0);
     let pid = program.pid().unsigned_abs();
     let process = |world: &World| Process {
@@ -246,7 +243,7 @@ fn a_process_that_computes_is_named() {
 
 #[test]
 fn a_prolog_waits_for_an_epilog_that_frees_the_gpu_in_time() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let mut agent = agent(&world, "nv-hostengine");
     let one = whole(1);
     world.slurm_knows(one);
@@ -260,7 +257,7 @@ fn a_prolog_waits_for_an_epilog_that_frees_the_gpu_in_time() {
 
 #[test]
 fn the_mode_of_a_leased_gpu_stays() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (piece, other) = (half(1), whole(2));
     for job in [piece, other] {
         world.slurm_knows(job);
@@ -297,7 +294,7 @@ fn the_mode_of_a_leased_gpu_stays() {
 
 #[test]
 fn an_instance_that_no_lease_names_keeps_the_mode() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let foreign = world.foreign(19, 0, 1, Some(0));
     let ended = world.prolog(whole(1)).says("gpufrac clean");
     assert_eq!(ended.code, Some(1));
@@ -307,9 +304,7 @@ fn an_instance_that_no_lease_names_keeps_the_mode() {
 
 #[test]
 fn kept_instances_go_before_the_mode_does() {
-    let Some(world) = ready_with("reuse = \"1h\"") else {
-        return;
-    };
+    let world = ready_with("reuse = \"1h\"");
     world.prolog(half(1)).ok();
     world.epilog(half(1)).ok();
     assert_eq!(world.instances(0).len(), 1);
@@ -335,7 +330,7 @@ fn kept_instances_go_before_the_mode_does() {
 
 #[test]
 fn a_reboot_loses_the_mode_and_nothing_else() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     // Nobody had the GPU: what node-setup saw is known, so the mode comes with the next job.
     reboot(&world);
     assert!(!is_mig(&world, 0));
@@ -365,9 +360,6 @@ fn a_reboot_loses_the_mode_and_nothing_else() {
 /// Set up for the first time, a GPU in use waits for an admin as every other does.
 #[test]
 fn set_up_names_what_keeps_a_gpu_from_mig_mode() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80"], "uniform", false);
     world.configure("uniform", "H100-80", KEYS);
     let agent = agent(&world, "dcgm-exporter");
@@ -380,9 +372,6 @@ fn set_up_names_what_keeps_a_gpu_from_mig_mode() {
 
 #[test]
 fn models_that_need_a_reset_are_refused_and_left_alone() {
-    if !may_run() {
-        return;
-    }
     for (layout, menu) in [("uniform", "menu = [\"1/2\"]\n"), ("whole", "")] {
         let world = World::with(&["A100-80"], layout, true);
         world.configure(layout, "A100-80", &format!("{menu}whole = \"bare\""));
@@ -441,9 +430,6 @@ fn geometry_as_table(model: &str, name: &str) -> String {
 /// Some GPUs change, some are halves, some are nobody's.
 #[test]
 fn only_gpus_of_the_pool_change() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80"; 4], "uniform", true);
     world.configure(
         "uniform",
@@ -484,7 +470,7 @@ fn only_gpus_of_the_pool_change() {
 
 #[test]
 fn a_mode_that_takes_its_time_or_fails_for_a_moment_is_waited_for() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.next_calls(SWITCH, 1, What::Fail(999));
     world.prolog(whole(1)).ok();
     world.check(&[]);
@@ -497,7 +483,7 @@ fn a_mode_that_takes_its_time_or_fails_for_a_moment_is_waited_for() {
 /// The mode is switched, although something uses the GPU, and the first instance is refused.
 #[test]
 fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(whole(1)).ok();
     world.epilog(whole(1)).ok();
     let mut agent = agent_by(&world, "Xorg", |root, pid, uuid| {
@@ -534,7 +520,7 @@ fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
 /// On NVSwitch systems a GPU without MIG computes only when its fabric has it again.
 #[test]
 fn a_whole_job_starts_when_the_fabric_has_its_gpu() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let fabric = |ms| {
         world.on_node(|node| node.manners.fabric_after_ms = Some(ms));
     };

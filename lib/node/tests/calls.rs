@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use common::shares::{Control, Kind};
-use common::{Job, World, at_once, job, may_run, ready};
+use common::{Job, World, at_once, job, ready};
 use nvidia_ml::disturb::What;
 use nvidia_ml::latency::Latencies;
 use nvidia_ml::node::MigDeviceBy;
@@ -26,10 +26,10 @@ fn child() {
     common::child();
 }
 
-fn ready_where(by: MigDeviceBy) -> Option<World> {
-    let world = ready()?;
+fn ready_where(by: MigDeviceBy) -> World {
+    let world = ready();
     tells(&world, by);
-    Some(world)
+    world
 }
 
 fn tells(world: &World, by: MigDeviceBy) {
@@ -63,9 +63,7 @@ fn count(calls: &[String], name: &str) -> usize {
 
 #[test]
 fn a_jobs_life_takes_at_most_twenty_calls() {
-    let Some(world) = ready_where(MigDeviceBy::Info) else {
-        return;
-    };
+    let world = ready_where(MigDeviceBy::Info);
     for units in [13, 25, 50] {
         let calls = life(&world, job(1, 0, units));
         assert!(calls.len() <= MOST, "{} calls", calls.len());
@@ -93,9 +91,7 @@ fn the_other_mechanisms_take_no_more() {
     at_once(
         [Kind::MpsShared, Kind::MigMps, Kind::Timeslice, Kind::Hami],
         |kind| {
-            let Some(world) = World::shared(kind, Control::Standin("{}")) else {
-                return;
-            };
+            let world = World::shared(kind, Control::Standin("{}"));
             world.setup().ok();
             let calls = life(&world, job(1, 0, 25));
             let most = expected[kind.mechanism()];
@@ -113,7 +109,7 @@ fn the_mig_device_is_found_by_the_quickest_way_that_there_is() {
         (MigDeviceBy::Walk, [true, true]),
     ];
     at_once(ways, |(by, slow)| {
-        let Some(world) = ready_where(by) else { return };
+        let world = ready_where(by);
         // Other MIG devices before and after it in an enumeration.
         world.prolog(job(2, 0, 13)).ok();
         world.prolog(job(3, 1, 13)).ok();
@@ -154,7 +150,7 @@ fn a_fault_on_any_way_to_the_mig_device_is_what_it_was() {
         (MigDeviceBy::Walk, "nvmlDeviceGetComputeInstanceId"),
     ];
     at_once(ways, |(by, call)| {
-        let Some(world) = ready_where(by) else { return };
+        let world = ready_where(by);
         let one = job(1, 0, 25);
         // A temporary error is retried.
         world.next_calls(call, 1, What::Fail(999));
@@ -182,9 +178,7 @@ fn a_fault_on_the_way_to_an_instance_that_ends_is_what_it_was() {
         "nvmlGpuInstanceGetComputeInstanceById",
     ];
     at_once(calls, |call| {
-        let Some(world) = ready_where(MigDeviceBy::Info) else {
-            return;
-        };
+        let world = ready_where(MigDeviceBy::Info);
         let one = job(1, 0, 25);
         for (count, code, status) in [(1, 999, 0), (0, 15, 1)] {
             world.prolog(one).ok();
@@ -237,9 +231,7 @@ fn facts_missing_in_the_record_are_read_from_the_driver() {
         }),
     ];
     at_once(changes, |(what, change)| {
-        let Some(world) = ready_where(MigDeviceBy::Info) else {
-            return;
-        };
+        let world = ready_where(MigDeviceBy::Info);
         let calls = life(&world, job(1, 0, 25));
         assert_eq!(count(&calls, PROFILE), 0, "{what}");
         change(&world);
@@ -254,9 +246,7 @@ fn facts_missing_in_the_record_are_read_from_the_driver() {
 
 #[test]
 fn an_instance_that_proc_does_not_show_is_avoided_and_stays() {
-    let Some(world) = ready_where(MigDeviceBy::Info) else {
-        return;
-    };
+    let world = ready_where(MigDeviceBy::Info);
     // At the first choice for an eighth.
     let foreign = world.foreign(19, 0, 1, Some(0));
     let mig = world
@@ -282,9 +272,6 @@ fn an_instance_that_proc_does_not_show_is_avoided_and_stays() {
 
 #[test]
 fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80", "H100-80"], "halves", true);
     world.setup().ok();
     let one = job(1, 0, 25);
@@ -313,9 +300,7 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
 /// With a real driver's times a job costs only two starts, and what is created and destroyed for it.
 #[test]
 fn a_job_pays_for_nothing_that_is_slow_where_many_ask() {
-    let Some(world) = ready_where(MigDeviceBy::Info) else {
-        return;
-    };
+    let world = ready_where(MigDeviceBy::Info);
     let percent = 5;
     world.disturb(|all| {
         all.latencies = Some(Latencies {

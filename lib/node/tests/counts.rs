@@ -19,7 +19,7 @@ fn child() {
 /// Requests that Slurm may count differently from gpufrac.
 #[test]
 fn a_job_gets_no_more_than_slurm_allocated() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let pair = "gres/gpufrac:50,gres/shard:50";
     for (tres, held) in [
         (pair, "shard:1(IDX:0),gpufrac(CNT:1)"),
@@ -73,9 +73,7 @@ fn a_job_gets_no_more_than_slurm_allocated() {
 #[test]
 fn a_wrong_count_is_told_by_the_name_that_slurm_counts() {
     let more = "[gres]\nname = \"frac\"\n";
-    let Some(world) = ready_with(&["H100-80"], more) else {
-        return;
-    };
+    let world = ready_with(&["H100-80"], more);
     let tres = "gres/frac:50,gres/shard:50";
     let held = "shard:half:50(50/50,0/50),frac(CNT:1)";
     world.slurm_says(9, &format!("running {tres} 0 - {held}"));
@@ -86,7 +84,7 @@ fn a_wrong_count_is_told_by_the_name_that_slurm_counts() {
 /// The slices of tasks are counted by node as well.
 #[test]
 fn tasks_get_no_more_slices_than_slurm_allocated() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let tres = "gres/gpufrac:25,gres/shard:25";
     for held in [
         "shard:half:50(50/50,0/50),gpufrac(CNT:25)",
@@ -102,7 +100,7 @@ fn tasks_get_no_more_slices_than_slurm_allocated() {
 /// For a job with a device of a pool the prolog leaves a lease, or a note that the job gets none.
 #[test]
 fn a_job_that_holds_devices_without_asking_is_noted() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let run = world.root().join("run");
     let noted = |id: u32| without::is_noted(&run, JobId(id), UserId(1000 + id)).unwrap();
     let exclusive = |id: u32| {
@@ -212,7 +210,7 @@ fn no_request_of_a_user_drains_the_node() {
         .map(|_| cases.new_tree(&mut runner).unwrap().current())
         .collect();
     at_once(cases.chunks(8), |cases| {
-        let Some(world) = ready() else { return };
+        let world = ready();
         for told in cases {
             let Told {
                 tres,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::scene::{NEXT, Next, Scene, VICTIM, gpus, kept, mig, shared, switched, tasks};
 use common::shares::{Control, Kind};
-use common::{Job, World, at_once, job, job_of_tasks, may_run};
+use common::{Job, World, at_once, job, job_of_tasks};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::slice::failpoint;
 use nvidia_ml::disturb::{Rule, What};
@@ -134,20 +134,20 @@ impl Scene {
 
 #[test]
 fn prolog_killed_at_every_step() {
-    let Some(scene) = mig() else { return };
+    let scene = mig();
     scene.carving_killed_at(failpoint::CARVE);
 }
 
 #[test]
 fn epilog_killed_at_every_step() {
-    let Some(scene) = mig() else { return };
+    let scene = mig();
     scene.release_killed_at(failpoint::RELEASE);
 }
 
 #[test]
 fn killed_at_every_step_with_an_instance_that_is_kept() {
     at_once(["carving", "keeping"], |what| {
-        let Some(scene) = kept() else { return };
+        let scene = kept();
         match what {
             "carving" => scene.carving_killed_at(failpoint::CARVE_KEPT),
             _ => scene.release_killed_at(failpoint::KEEP),
@@ -158,7 +158,7 @@ fn killed_at_every_step_with_an_instance_that_is_kept() {
 #[test]
 fn any_call_fails_with_an_instance_that_is_kept() {
     at_once([FAILS, FAILS_AFTER, What::KillAfter], |what| {
-        let Some(scene) = kept() else { return };
+        let scene = kept();
         scene.every_call_of_carving(what, 8);
     });
 }
@@ -166,9 +166,7 @@ fn any_call_fails_with_an_instance_that_is_kept() {
 #[test]
 fn killed_at_every_step_with_a_mode_that_changes() {
     at_once([true, false], |is_whole| {
-        let Some(scene) = switched(is_whole) else {
-            return;
-        };
+        let scene = switched(is_whole);
         let carve: Vec<&str> = match is_whole {
             // No instance is made.
             true => vec!["carve.locked", "carve.lease_written", "carve.active"],
@@ -187,9 +185,7 @@ fn killed_at_every_step_with_a_mode_that_changes() {
 fn any_call_fails_with_a_mode_that_changes() {
     let cases = [FAILS, FAILS_AFTER, What::KillAfter].map(|what| [(what, true), (what, false)]);
     at_once(cases.concat(), |(what, is_whole)| {
-        let Some(scene) = switched(is_whole) else {
-            return;
-        };
+        let scene = switched(is_whole);
         scene.every_call_of_carving(what, 5);
     });
 }
@@ -197,16 +193,14 @@ fn any_call_fails_with_a_mode_that_changes() {
 #[test]
 fn the_gpu_goes_away_while_its_mode_changes() {
     at_once([true, false], |is_whole| {
-        let Some(scene) = switched(is_whole) else {
-            return;
-        };
+        let scene = switched(is_whole);
         scene.gpu_goes_away();
     });
 }
 
 #[test]
 fn killed_before_an_instance_is_recorded_where_absent_ids_are_invalid() {
-    let Some(scene) = mig() else { return };
+    let scene = mig();
     scene.world.on_node(|node| node.manners.invalid_ids = true);
     scene.carving_killed_at(&["carve.gpu_instance_made", "carve.compute_instance_made"]);
 }
@@ -216,7 +210,7 @@ fn killed_before_an_instance_is_recorded_where_absent_ids_are_invalid() {
 fn an_instance_stands_after_its_end_was_reported() {
     const DESTROY: &str = "nvmlGpuInstanceDestroy";
     at_once([true, false], |goes| {
-        let Some(scene) = mig() else { return };
+        let scene = mig();
         let (world, victim) = (&scene.world, scene.victim);
         let later = |ms| {
             world.on_node(|node| node.manners.destroyed_after_ms = ms);
@@ -256,9 +250,7 @@ fn of_both(points: &[&'static str]) -> Vec<&'static str> {
 #[test]
 fn killed_at_every_step_of_two_slices() {
     at_once(["carving", "release"], |what| {
-        let Some(scene) = tasks(Kind::Mig) else {
-            return;
-        };
+        let scene = tasks(Kind::Mig);
         match what {
             "carving" => scene.carving_killed_at(&of_both(failpoint::CARVE)),
             _ => scene.release_killed_at(&of_both(failpoint::RELEASE)),
@@ -268,9 +260,7 @@ fn killed_at_every_step_of_two_slices() {
 
 #[test]
 fn killed_at_every_step_of_two_slices_in_one_instance() {
-    let Some(scene) = tasks(Kind::MigMps) else {
-        return;
-    };
+    let scene = tasks(Kind::MigMps);
     let first = points(
         Kind::MigMps,
         false,
@@ -296,9 +286,7 @@ fn of_gpus(points: &[&'static str]) -> Vec<&'static str> {
 #[test]
 fn killed_at_every_step_of_several_gpus() {
     at_once(["carving", "release"], |what| {
-        let Some(scene) = gpus(Kind::Mig) else {
-            return;
-        };
+        let scene = gpus(Kind::Mig);
         match what {
             "carving" => scene.carving_killed_at(&of_gpus(failpoint::CARVE)),
             _ => scene.release_killed_at(&of_gpus(failpoint::RELEASE)),
@@ -309,9 +297,7 @@ fn killed_at_every_step_of_several_gpus() {
 #[test]
 fn any_call_of_several_gpus_fails() {
     at_once(["carving", "release"], |what| {
-        let Some(scene) = gpus(Kind::Mig) else {
-            return;
-        };
+        let scene = gpus(Kind::Mig);
         match what {
             "carving" => scene.every_call_of_carving(What::Fail(999), 10),
             _ => scene.every_call_of_release(What::KillAfter, 10),
@@ -322,9 +308,7 @@ fn any_call_of_several_gpus_fails() {
 #[test]
 fn any_call_of_two_slices_fails() {
     at_once(["carving", "release"], |what| {
-        let Some(scene) = tasks(Kind::Mig) else {
-            return;
-        };
+        let scene = tasks(Kind::Mig);
         match what {
             "carving" => scene.every_call_of_carving(What::Fail(999), 10),
             _ => scene.every_call_of_release(What::KillAfter, 10),
@@ -333,12 +317,12 @@ fn any_call_of_two_slices_fails() {
 }
 
 fn every_call_of_carving(what: What) {
-    let Some(scene) = mig() else { return };
+    let scene = mig();
     scene.every_call_of_carving(what, 8);
 }
 
 fn every_call_of_release(what: What) {
-    let Some(scene) = mig() else { return };
+    let scene = mig();
     scene.every_call_of_release(what, 5);
 }
 
@@ -379,7 +363,7 @@ fn release_when_any_call_kills() {
 
 #[test]
 fn carving_when_the_gpu_goes_away() {
-    let Some(scene) = mig() else { return };
+    let scene = mig();
     scene.gpu_goes_away();
 }
 
@@ -404,9 +388,7 @@ fn points(kind: Kind, beside: bool, all: [&[&'static str]; 2]) -> Vec<&'static s
 
 fn killed_at_every_step(kind: Kind) {
     at_once([false, true], |beside| {
-        let Some(scene) = shared(kind, beside) else {
-            return;
-        };
+        let scene = shared(kind, beside);
         let carve = [failpoint::CARVE, failpoint::CARVE_SHARED];
         scene.carving_killed_at(&points(kind, beside, carve));
         let release = [failpoint::RELEASE, failpoint::RELEASE_SHARED];
@@ -442,9 +424,7 @@ fn killed_at_every_step_with_a_library() {
 /// Faults of NVML calls, for one mechanism.
 fn any_call(kind: Kind, beside: bool, befalls: &[What]) {
     at_once(befalls, |what| {
-        let Some(scene) = shared(kind, beside) else {
-            return;
-        };
+        let scene = shared(kind, beside);
         scene.every_call_of_carving(*what, 5);
         scene.every_call_of_release(*what, 3);
     });
@@ -460,9 +440,7 @@ fn any_call_with_a_shared_daemon() {
         false,
         &[FAILS, FAILS_AFTER, What::KillAfter],
     );
-    let Some(scene) = shared(Kind::MpsShared, false) else {
-        return;
-    };
+    let scene = shared(Kind::MpsShared, false);
     scene.every_call_of_carving(What::Fail(15), 5);
     scene.gpu_goes_away();
 }
@@ -490,9 +468,7 @@ fn any_call_with_a_library() {
 /// A lease names its partition after its creation; a partition in a lease is removed with the lease.
 #[test]
 fn a_partition_goes_with_its_lease() {
-    let Some(world) = World::shared(Kind::MpsShared, Control::Standin("{}")) else {
-        return;
-    };
+    let world = World::shared(Kind::MpsShared, Control::Standin("{}"));
     let keys = format!("{}\nsm_chunks = 15", Kind::MpsShared.keys(world.root()));
     world.configure("shares", "H100-80", &keys);
     world.setup().ok();
@@ -638,9 +614,7 @@ impl Traffic {
 }
 
 fn traffic(kind: Kind, seed: u64) {
-    let Some(world) = World::shared(kind, Control::Real) else {
-        return;
-    };
+    let world = World::shared(kind, Control::Real);
     world.setup().ok();
     let mut traffic = Traffic {
         world,
@@ -685,9 +659,6 @@ fn traffic_with_a_daemon_in_an_instance() {
 
 #[test]
 fn an_epilog_that_is_killed_leaves_no_lease_active() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     world.setup().ok();
     let job = job_of_tasks(7, 0, 25, 2);

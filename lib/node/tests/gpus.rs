@@ -15,7 +15,7 @@ fn child() {
 }
 
 /// Four GPUs, given in quarters or whole.
-fn world() -> Option<World> {
+fn world() -> World {
     ready_in("uniform", &["H100-80"; 4], "menu = [\"1/4\"]")
 }
 
@@ -32,7 +32,7 @@ fn held(world: &World, job: Job) -> Vec<usize> {
 
 #[test]
 fn several_gpus_are_carved_and_go_together() {
-    let Some(world) = world() else { return };
+    let world = world();
     let piece = job(1, 0, 25);
     world.prolog(piece).ok();
     let three = job_of_gpus(7, 1, 3);
@@ -72,7 +72,7 @@ fn several_gpus_of_every_kind() {
         Kind::Timeslice,
         Kind::Hami,
     ] {
-        let Some(scene) = gpus(kind) else { return };
+        let scene = gpus(kind);
         let (world, victim) = (&scene.world, scene.victim);
         world.prolog(victim).ok();
         world.check(&[]);
@@ -86,7 +86,7 @@ fn several_gpus_of_every_kind() {
 
 #[test]
 fn one_of_several_gpus_that_fails_gives_the_others_back() {
-    let Some(world) = world() else { return };
+    let world = world();
     let three = job_of_gpus(7, 0, 3);
     world.slurm_counts(three);
     // Nothing else can be made beside an instance of an admin.
@@ -103,7 +103,7 @@ fn one_of_several_gpus_that_fails_gives_the_others_back() {
 
 #[test]
 fn one_of_several_gpus_that_the_driver_refuses_gives_the_others_back() {
-    let Some(world) = world() else { return };
+    let world = world();
     let three = job_of_gpus(7, 0, 3);
     world.slurm_counts(three);
     world.disturb(|d| {
@@ -129,7 +129,7 @@ fn one_of_several_gpus_that_the_driver_refuses_gives_the_others_back() {
 
 #[test]
 fn any_call_of_several_gpus_that_fails_leaves_all_or_nothing() {
-    let Some(world) = world() else { return };
+    let world = world();
     let two = job_of_gpus(7, 0, 2);
     world.slurm_counts(two);
     world.count_calls();
@@ -156,7 +156,7 @@ fn any_call_of_several_gpus_that_fails_leaves_all_or_nothing() {
 
 #[test]
 fn slurms_count_of_several_gpus_decides() {
-    let Some(world) = world() else { return };
+    let world = world();
     let three = job_of_gpus(7, 0, 3);
     let tres = "gres/gpu:uniform:3,gres/gpufrac:300";
     for (said, held) in [
@@ -197,7 +197,7 @@ fn held_of(world: &World, job: Job) -> usize {
 
 #[test]
 fn without_slurms_answer_the_entry_of_several_gpus_must_agree() {
-    let Some(world) = world() else { return };
+    let world = world();
     let three = job_of_gpus(7, 0, 3);
     world.prolog(three).ok();
     assert_eq!(held(&world, three), [0, 1, 2]);
@@ -212,7 +212,7 @@ fn without_slurms_answer_the_entry_of_several_gpus_must_agree() {
 
 #[test]
 fn parts_of_several_gpus_are_refused() {
-    let Some(world) = common::ready() else { return };
+    let world = common::ready();
     // Two halves, by a raw request.
     let halves = Job {
         gpus: 2,
@@ -225,7 +225,7 @@ fn parts_of_several_gpus_are_refused() {
 
 #[test]
 fn another_run_on_several_gpus_gets_new_slices() {
-    let Some(world) = world() else { return };
+    let world = world();
     let first = job_of_gpus(7, 1, 3);
     world.slurm_counts(first);
     world.prolog(first).ok();
@@ -248,9 +248,7 @@ fn another_run_on_several_gpus_gets_new_slices() {
 /// Prologs and epilogs of jobs whose GPUs overlap one after the other, at the same time.
 #[test]
 fn jobs_of_several_gpus_do_not_wait_for_each_other() {
-    let Some(world) = World::shared_on(&["H100-80"; 4], Kind::Timeslice, Control::Real) else {
-        return;
-    };
+    let world = World::shared_on(&["H100-80"; 4], Kind::Timeslice, Control::Real);
     world.setup().ok();
     for round in 0..3_u32 {
         let old = [job_of_gpus(10, 0, 2), job_of_gpus(11, 2, 2)];
@@ -280,7 +278,7 @@ fn jobs_of_several_gpus_do_not_wait_for_each_other() {
 }
 
 /// Four GPUs, given in quarters, or whole with MIG off.
-fn bare() -> Option<World> {
+fn bare() -> World {
     let keys = "menu = [\"1/4\"]\nwhole = \"bare\"";
     ready_in("uniform", &["H100-80"; 4], keys)
 }
@@ -293,7 +291,7 @@ fn modes(world: &World) -> Vec<bool> {
 
 #[test]
 fn several_gpus_without_mig() {
-    let Some(world) = bare() else { return };
+    let world = bare();
     let piece = job(1, 0, 25);
     world.prolog(piece).ok();
     let three = job_of_gpus(7, 1, 3);
@@ -318,7 +316,7 @@ fn several_gpus_without_mig() {
 
 #[test]
 fn one_of_several_gpus_that_keeps_its_mode_gives_the_others_back() {
-    let Some(world) = bare() else { return };
+    let world = bare();
     let three = job_of_gpus(7, 0, 3);
     world.slurm_counts(three);
     world.disturb(|d| {

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use common::program::{Program, eventually, lives};
 use common::shares::{Control, Kind};
-use common::{World, at_once, job, job_of_tasks, may_run};
+use common::{World, at_once, job, job_of_tasks};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getsid};
 
@@ -25,14 +25,14 @@ fn child() {
 const STANDIN: Control = Control::Standin("{}");
 
 /// A node whose folder all users can pass.
-fn ready(kind: Kind, control: Control) -> Option<World> {
+fn ready(kind: Kind, control: Control) -> World {
     let world = match kind {
-        Kind::Mig => may_run().then(World::new)?,
-        kind => World::shared(kind, control)?,
+        Kind::Mig => World::new(),
+        kind => World::shared(kind, control),
     };
     fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
     world.setup().ok();
-    Some(world)
+    world
 }
 
 /// A program with this name and mode below the folder of a node.
@@ -46,9 +46,7 @@ fn program(world: &World, name: &str, of: &str, mode: u32) -> PathBuf {
 
 #[test]
 fn processes_that_are_only_called_servers_keep_nobody() {
-    let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsPrivate, Control::Real);
     let server = program(&world, "nvidia-cuda-mps-server", "/bin/sleep", 0o755);
     let one = job(1, 0, 20);
     world.prolog(one).ok();
@@ -70,9 +68,7 @@ fn processes_that_are_only_called_servers_keep_nobody() {
 
 #[test]
 fn a_set_uid_program_under_the_daemons_name_is_none() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     // Like sudo while it waits for a password: all ids are root's; name, arguments and environment are the user's.
     let control = program(&world, "nvidia-cuda-mps-control", "/bin/sh", 0o4755);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
@@ -107,9 +103,7 @@ fn served(world: &World, pipe: &Path, program: &Program) -> (i32, UnixStream) {
 
 #[test]
 fn a_private_server_ends_with_its_job_though_its_daemon_died() {
-    let Some(world) = ready(Kind::MpsPrivate, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsPrivate, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
     // Also with one user: only its session shows to which daemon a server belongs.
     let same = common::Job {
@@ -139,12 +133,10 @@ fn a_private_server_ends_with_its_job_though_its_daemon_died() {
 
 #[test]
 fn a_private_server_that_leaves_its_session_ends_with_its_job() {
-    let Some(world) = ready(
+    let world = ready(
         Kind::MpsPrivate,
         Control::Standin(r#"{"servers_leave": true}"#),
-    ) else {
-        return;
-    };
+    );
     let one = job(1, 0, 20);
     let same = common::Job {
         uid: one.uid,
@@ -172,9 +164,7 @@ fn a_private_server_that_leaves_its_session_ends_with_its_job() {
 
 #[test]
 fn all_clients_of_a_job_cost_one_silence() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
     world.prolog(one).ok();
     world.prolog(two).ok();
@@ -199,9 +189,7 @@ fn all_clients_of_a_job_cost_one_silence() {
 
 #[test]
 fn a_silent_daemon_costs_a_job_with_many_slices_one_silence() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job_of_tasks(1, 0, 10, 6), job(2, 0, 10));
     world.slurm_counts(one);
     world.prolog(one).ok();
@@ -235,9 +223,7 @@ fn write_log(world: &World, pipe: &Path, user: u32, lines: usize) {
 
 #[test]
 fn logs_of_clients_fill_no_file_system() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     let (one, two, three) = (job(1, 0, 20), job(2, 0, 20), job(3, 1, 20));
     world.prolog(one).ok();
     let (pipe, daemon) = (world.pipe(one), world.daemon(one));
@@ -264,9 +250,7 @@ fn logs_of_clients_fill_no_file_system() {
 
 #[test]
 fn a_job_fills_its_own_cache_and_no_other() {
-    let Some(world) = ready(Kind::Hami, Control::None) else {
-        return;
-    };
+    let world = ready(Kind::Hami, Control::None);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
     world.prolog(one).ok();
     world.prolog(two).ok();
@@ -312,10 +296,9 @@ fn a_full_run_folder_lets_jobs_wait_and_end() {
             _ => Control::None,
         };
         let world = match kind {
-            Kind::Mig => may_run().then(World::new),
+            Kind::Mig => World::new(),
             kind => World::shared(kind, control),
         };
-        let Some(world) = world else { return };
         let run = world.root().join("run");
         fs::create_dir(&run).unwrap();
         let options = ["-t", "tmpfs", "-o", "size=256k,mode=755", "full"];

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 
 use common::reuse::eventually;
-use common::{Ended, Job, World, at_once, job, may_run, ready_with};
+use common::{Ended, Job, World, at_once, job, ready_with};
 use gpufrac_core::lease::{Lease, LeaseState};
 use nvidia_ml::disturb::{Rule, What, counted};
 
@@ -31,10 +31,10 @@ const QUARTER: Job = Job {
 /// How the driver marks new instances: the UUIDs are random, the module's parameter forbids changes of files.
 const DRIVERS: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
-fn ready(random: bool, more: &str) -> Option<World> {
-    let world = ready_with(&["H100-80"], more)?;
+fn ready(random: bool, more: &str) -> World {
+    let world = ready_with(&["H100-80"], more);
     world.on_node(|node| node.manners.random_uuids = random);
-    Some(world)
+    world
 }
 
 /// The GPU is reset, and an admin makes an instance of this profile at the place of the lease; `closed`: with
@@ -69,9 +69,7 @@ fn uuid_of(world: &World, id: u32) -> String {
 #[test]
 fn an_instance_that_was_made_again_is_not_that_of_a_job_that_ends() {
     at_once(DRIVERS, |(random, closed)| {
-        let Some(world) = ready(random, "") else {
-            return;
-        };
+        let world = ready(random, "");
         world.prolog(QUARTER).ok();
         let lease = world.lease(QUARTER).unwrap();
         let foreign = reset_and_made_again(&world, &lease, 14, closed);
@@ -86,9 +84,7 @@ fn an_instance_that_was_made_again_is_not_that_of_a_job_that_ends() {
 
 #[test]
 fn an_instance_of_another_profile_at_the_place_is_not_the_leases() {
-    let Some(world) = ready(false, "") else {
-        return;
-    };
+    let world = ready(false, "");
     world.prolog(QUARTER).ok();
     let lease = world.lease(QUARTER).unwrap();
     // 1g.20gb has as much memory as 2g.20gb, so it has the same place and id.
@@ -104,9 +100,7 @@ fn an_instance_of_another_profile_at_the_place_is_not_the_leases() {
 fn an_instance_that_was_made_again_is_not_given_to_a_job() {
     at_once(DRIVERS, |(random, closed)| {
         // The prolog runs again for a job whose instance is gone.
-        let Some(world) = ready(random, "") else {
-            return;
-        };
+        let world = ready(random, "");
         world.prolog(QUARTER).ok();
         let lease = world.lease(QUARTER).unwrap();
         let foreign = reset_and_made_again(&world, &lease, 14, closed);
@@ -115,9 +109,7 @@ fn an_instance_that_was_made_again_is_not_given_to_a_job() {
         let now = world.lease(QUARTER).unwrap();
         assert_ne!(now.slice.instance().unwrap().gi_id, foreign);
         // A kept instance is gone, and another one stands at its place.
-        let Some(world) = ready(random, "reuse = \"1h\"") else {
-            return;
-        };
+        let world = ready(random, "reuse = \"1h\"");
         world.prolog(QUARTER).ok();
         world.epilog(QUARTER).ok();
         let kept = world.lease(QUARTER).unwrap();
@@ -134,9 +126,7 @@ fn an_instance_that_was_made_again_is_not_given_to_a_job() {
 /// A compute instance that an admin made in the instance of a job is not destroyed with the job's lease.
 #[test]
 fn a_compute_instance_that_was_made_again_stays() {
-    let Some(world) = ready(false, "") else {
-        return;
-    };
+    let world = ready(false, "");
     let eighth = job(7, 0, 13);
     world.prolog(eighth).ok();
     let gi_id = world.lease(eighth).unwrap().slice.instance().unwrap().gi_id;
@@ -163,9 +153,6 @@ const FAILURES: [u32; 3] = [2, 19, 999];
 fn an_instance_that_appears_before_a_failed_creation_stays() {
     let cases = FAILURES.map(|code| [(code, true), (code, false)]);
     at_once(cases.concat(), |(code, complete)| {
-        if !may_run() {
-            return;
-        }
         let world = World::with(&["H100-80"], "uniform", true);
         let keys = "menu = [\"1/2\"]\nwhole = \"bare\"";
         world.configure("uniform", "H100-80", keys);

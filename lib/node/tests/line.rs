@@ -259,7 +259,7 @@ fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
 
 #[test]
 fn a_burst_of_jobs_waits_in_line_and_none_goes_back() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     delay(&world, &SLOW);
     let jobs: Vec<Job> = (1..=6).map(|id| job(id, id % 2, 13)).collect();
     for action in ["prolog", "epilog"] {
@@ -299,7 +299,7 @@ fn a_prolog_gives_up_when_nothing_moves_or_its_time_is_over() {
             (Holder::Works(seconds(7.0)), "2000", None, None),
         ],
         |(holder, patience, limit, gives_up_after)| {
-            let Some(world) = ready() else { return };
+            let world = ready();
             let one = job(1, 0, 25);
             world.slurm_knows(one);
             if let Some(limit) = limit {
@@ -351,7 +351,7 @@ fn a_prolog_gives_up_when_nothing_moves_or_its_time_is_over() {
 
 #[test]
 fn a_prolog_that_waits_for_a_dying_job_stops_nobody() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (old, new, other) = (job(1, 0, 50), job(2, 0, 50), job(3, 1, 50));
     world.prolog(old).ok();
     world.slurm_says(1, "completing - 0");
@@ -369,7 +369,7 @@ fn a_prolog_that_waits_for_a_dying_job_stops_nobody() {
 #[test]
 fn the_driver_is_started_before_the_turn() {
     at_once(["prolog", "epilog"], |action| {
-        let Some(world) = ready() else { return };
+        let world = ready();
         let one = job(1, 0, 25);
         if action == "epilog" {
             world.prolog(one).ok();
@@ -390,7 +390,7 @@ fn the_driver_is_started_before_the_turn() {
 
 #[test]
 fn the_slice_of_a_job_whose_epilog_waits_is_left_to_it() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (ended, next) = (job(1, 0, 25), job(2, 0, 25));
     world.prolog(ended).ok();
     let held = world.node().locks().unwrap().gpu(GPU, LONG).unwrap();
@@ -426,7 +426,7 @@ fn the_slice_of_a_job_whose_epilog_waits_is_left_to_it() {
 
 #[test]
 fn a_killed_prolog_leaves_its_place_to_the_next() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let held = world.node().locks().unwrap().gpu(GPU, LONG).unwrap();
     let line = world.root().join("run/locks/gpu0.line");
     let tickets = || fs::read_dir(&line).unwrap().count();

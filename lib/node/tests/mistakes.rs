@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use common::program::Program;
-use common::{Ended, Job, World, job, may_run, ready};
+use common::{Ended, Job, World, job, ready};
 use gpufrac_core::lease::{LeaseState, VERSION};
 use nvidia_ml::disturb::What;
 use nvidia_ml::pattern::Pattern;
@@ -64,7 +64,7 @@ fn rewrite(world: &World, name: &str, change: impl Fn(&str) -> String) {
 
 #[test]
 fn a_size_that_only_slurmctlds_file_has_is_given_back() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let own = world.node().config.pools_sum().to_string();
     let other = "0123456789abcdef";
     world.configure("halves", "H100-80", "menu = [\"1/2\", \"1/8\"]");
@@ -105,7 +105,7 @@ fn a_size_that_only_slurmctlds_file_has_is_given_back() {
 
 #[test]
 fn a_size_that_both_files_have_is_given_and_the_difference_is_logged() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (one, two, three) = (job(1, 0, 25), job(2, 0, 25), job(3, 1, 50));
     for job in [one, two, three] {
         world.slurm_knows(job);
@@ -126,7 +126,7 @@ fn a_size_that_both_files_have_is_given_and_the_difference_is_logged() {
 
 #[test]
 fn a_fraction_on_a_node_of_no_pool_is_given_back() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let text = fs::read_to_string(world.config()).unwrap();
     fs::write(
         world.config(),
@@ -174,7 +174,7 @@ fn a_fraction_on_a_node_of_no_pool_is_given_back() {
 
 #[test]
 fn a_file_that_was_changed_since_node_setup_drains_nothing() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let text = fs::read_to_string(world.config()).unwrap();
     for (id, from, to, words) in [
         (
@@ -205,7 +205,7 @@ fn a_file_that_was_changed_since_node_setup_drains_nothing() {
 
 #[test]
 fn a_job_that_began_when_the_node_was_in_a_pool_ends_without_one() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.slurm_knows(one);
     world.prolog(one).ok();
@@ -224,7 +224,7 @@ fn a_job_that_began_when_the_node_was_in_a_pool_ends_without_one() {
 
 #[test]
 fn without_the_spank_plugin_no_job_starts() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let plugstack = world.root().join("slurm/plugstack.conf");
     fs::write(&plugstack, "optional lua.so\n").unwrap();
     let one = job(1, 0, 25);
@@ -244,7 +244,7 @@ fn without_the_spank_plugin_no_job_starts() {
 
 #[test]
 fn a_lease_of_the_build_before_is_released() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (one, two) = (job(1, 0, 25), job(2, 0, 25));
     for job in [one, two] {
         world.slurm_knows(job);
@@ -269,7 +269,7 @@ fn a_lease_of_the_build_before_is_released() {
 
 #[test]
 fn a_lease_of_a_newer_build_drains_nothing() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (one, two) = (job(1, 0, 25), job(2, 0, 25));
     world.slurm_knows(one);
     world.prolog(one).ok();
@@ -301,7 +301,7 @@ fn a_lease_of_a_newer_build_drains_nothing() {
 
 #[test]
 fn a_node_that_prolog_or_epilog_drains_says_why() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.slurm_knows(one);
     world.prolog(one).ok();
@@ -349,9 +349,6 @@ fn busy(world: &World) -> Program {
 
 #[test]
 fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80"], "halves", false);
     world.on_node(|node| node.gpus[0].persistence = false);
     let mut agent = busy(&world);
@@ -382,7 +379,7 @@ fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
 
 #[test]
 fn mig_that_was_switched_off_comes_back_while_nobody_has_the_gpu() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let switch_off = || {
         world.on_node(|node| {
             node.gpus[0].mig_pending = false;
@@ -413,9 +410,6 @@ fn mig_that_was_switched_off_comes_back_while_nobody_has_the_gpu() {
 
 #[test]
 fn a_gpu_that_needs_a_reset_is_an_admins() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["A100-80"], "halves", false);
     assert_eq!(world.setup().says("--gpu-reset").code, Some(1));
     let one = job(1, 0, 25);
@@ -432,7 +426,7 @@ fn a_gpu_that_needs_a_reset_is_an_admins() {
 
 #[test]
 fn check_names_locks_and_records_that_others_could_change() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.look().ok();
     let mode = |path: &str, mode| {
         let mode = fs::Permissions::from_mode(mode);
@@ -459,7 +453,7 @@ fn check_names_locks_and_records_that_others_could_change() {
 
 #[test]
 fn check_names_an_instance_that_was_destroyed_under_its_job() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (one, two) = (job(1, 0, 25), job(2, 1, 50));
     for job in [one, two] {
         world.slurm_knows(job);

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::reuse::instance;
-use common::{Ended, Job, World, at_once, job, may_run, ready};
+use common::{Ended, Job, World, at_once, job, ready};
 use gpufrac_core::ids::{GpuIndex, JobId, UserId};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::state::locks::Locks;
@@ -46,7 +46,7 @@ fn open_to_users(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn a_user_who_locks_all_open_files_delays_no_job() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (one, two) = (job(1, 0, 25), job(2, 1, 25));
     world.prolog(one).ok();
     let mut open = Vec::new();
@@ -76,7 +76,7 @@ fn a_user_who_locks_all_open_files_delays_no_job() {
 
 #[test]
 fn a_slice_is_carved_and_released() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let quarter = job(12, 1, 25);
     world
         .prolog(quarter)
@@ -103,7 +103,7 @@ fn a_slice_is_carved_and_released() {
 
 #[test]
 fn a_gpu_is_filled_completely() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let jobs = [
         job(1, 0, 13),
         job(2, 0, 25),
@@ -124,9 +124,6 @@ fn a_gpu_is_filled_completely() {
 
 #[test]
 fn every_layout_can_be_carved() {
-    if !may_run() {
-        return;
-    }
     for (model, layout, devices, units, profile) in [
         ("H100-80", "whole", 1, 100, "7g.80gb"),
         ("H100-80", "slices", 7, 14, "1g.10gb"),
@@ -153,7 +150,7 @@ fn every_layout_can_be_carved() {
 
 #[test]
 fn a_job_of_another_gres_is_left_alone() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.count_calls();
     let before = world.calls();
     // A GPU that Slurm lists after those of the pool, and no entry.
@@ -166,7 +163,7 @@ fn a_job_of_another_gres_is_left_alone() {
 
 #[test]
 fn the_prolog_may_run_twice() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(7, 0, 25);
     world.prolog(one).ok();
     let before = instance(&world, one);
@@ -177,7 +174,7 @@ fn the_prolog_may_run_twice() {
 
 #[test]
 fn a_requeued_job_does_not_inherit_a_slice_whose_epilog_never_came() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let first = job(7, 0, 25);
     world.prolog(first).ok();
     let before = instance(&world, first);
@@ -195,9 +192,6 @@ fn a_requeued_job_does_not_inherit_a_slice_whose_epilog_never_came() {
 
 #[test]
 fn a_lease_of_an_earlier_run_on_another_gpu_goes_too() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80", "H100-80"], "halves", true);
     world.setup().ok();
     let first = job(7, 0, 50);
@@ -216,7 +210,7 @@ fn a_lease_of_an_earlier_run_on_another_gpu_goes_too() {
 
 #[test]
 fn slurms_allocation_overrides_a_stale_entry() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(7, 0, 50);
     world.slurm_says(7, "running gres:gpufrac:13,gres:shard:13 0");
     world.prolog(one).ok().says("changed while it was pending");
@@ -233,7 +227,7 @@ fn slurms_allocation_overrides_a_stale_entry() {
 
 #[test]
 fn a_job_without_entry_gets_what_slurm_says() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let raw = |id: u32| {
         let mut command = world.job_command("prolog", job(id, 0, 0));
         command.env_remove("SPANK_GPUFRAC");
@@ -276,7 +270,7 @@ fn a_job_without_entry_gets_what_slurm_says() {
 /// entry may be the user's own, and spank_gpufrac.so is not loaded to compare it with Slurm's allocation.
 #[test]
 fn without_slurms_library_the_entry_alone_creates_no_slice() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(job(7, 0, 25)).ok();
     let before = (world.leases(), world.instances(0));
     fs::write(world.root().join("slurm/no-library"), "").unwrap();
@@ -312,7 +306,7 @@ fn without_slurms_library_the_entry_alone_creates_no_slice() {
 
 #[test]
 fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(job(7, 0, 25)).ok();
     // Requeued without an epilog, and changed while it was pending.
     world.slurm_says(7, "running gres:tmpdisk:5 1");
@@ -327,7 +321,7 @@ fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
 
 #[test]
 fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(job(7, 0, 25)).ok();
     let old = world.leases()[0].clone();
     let before = world.serial(&old);
@@ -345,7 +339,7 @@ fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
 /// A job whose text job_submit did not see, or saw in another form.
 #[test]
 fn a_text_that_slurm_reads_otherwise_holds_the_job() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     for text in [
         "gres/gpufrac:50,gres/shard:50,xgres/shard:1,xgres/gpufrac:1",
         "gres:shard:50,gres:gpufrac:50,gres:shard:1",
@@ -366,7 +360,7 @@ fn a_text_that_slurm_reads_otherwise_holds_the_job() {
 
 #[test]
 fn an_impossible_request_ends_the_job_and_drains_no_node() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let two = |name: &str, value: &str| -> Ended {
         let mut command = world.job_command("prolog", job(9, 0, 25));
         Ended::of(command.env(name, value).output().unwrap())
@@ -393,7 +387,7 @@ fn an_impossible_request_ends_the_job_and_drains_no_node() {
 
 #[test]
 fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.slurm_knows(job(9, 0, 25));
     let prolog = || {
         let mut command = world.job_command("prolog", job(9, 0, 25));
@@ -412,7 +406,7 @@ fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() 
 
 #[test]
 fn a_foreign_instance_is_avoided_and_never_touched() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     // At the first choice for an eighth, and an instance without a compute instance.
     let foreign = [
         world.foreign(19, 0, 1, Some(0)),
@@ -439,7 +433,7 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
     at_once(
         [Slurm::Requeues, Slurm::CannotRequeue, Slurm::IsSilent],
         |slurm| {
-            let Some(world) = ready() else { return };
+            let world = ready();
             // More instances than Slurm counted.
             let other = job(2, 1, 50);
             world.slurm_knows(other);
@@ -479,7 +473,7 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
 
 #[test]
 fn a_job_whose_place_a_foreign_instance_has_drains_the_node() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let foreign = world.foreign(9, 4, 4, Some(2));
     let one = job(1, 1, 25);
     world.slurm_knows(one);
@@ -495,7 +489,7 @@ fn a_job_whose_place_a_foreign_instance_has_drains_the_node() {
 fn a_dying_predecessor_is_waited_for() {
     // Slurm counts a requeue before the epilog begins.
     at_once(["completing - 0", "completing - 1"], |said| {
-        let Some(world) = ready() else { return };
+        let world = ready();
         let (old, new) = (job(1, 0, 50), job(2, 0, 50));
         world.prolog(old).ok();
         world.slurm_says(1, said);
@@ -515,7 +509,7 @@ fn a_dying_predecessor_is_waited_for() {
 fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     // No answer, and the answer that the job runs: neither allows its end.
     at_once([None, Some("running gres:shard:50 0")], |said| {
-        let Some(world) = ready() else { return };
+        let world = ready();
         let (old, new) = (job(1, 0, 50), job(2, 0, 50));
         world.prolog(old).ok();
         let before = instance(&world, old);
@@ -530,7 +524,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
         assert_eq!(instance(&world, old), before);
         assert_eq!(world.slurm_was_told(), ["requeue 2"]);
     });
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(job(1, 0, 50)).ok();
     for (id, over) in [(4, "finished - 0"), (5, "unknown"), (6, "pending - 1")] {
         let last = world.leases()[0].job_id.0;
@@ -548,7 +542,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
 /// slurmctld no longer tells the allocation, and would requeue the job.
 #[test]
 fn a_job_that_was_cancelled_before_its_prolog_asked_is_left_alone() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     for over in ["finished", "completing", "pending"] {
         for held in ["", "shard:25(IDX:0),gpufrac(CNT:25)"] {
             world.slurm_says(
@@ -565,7 +559,7 @@ fn a_job_that_was_cancelled_before_its_prolog_asked_is_left_alone() {
 
 #[test]
 fn a_slice_in_use_is_waited_for_then_left_to_the_next() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.prolog(one).ok();
     let mut process = Command::new("sleep").arg("100").spawn().unwrap();
@@ -591,7 +585,7 @@ fn a_slice_in_use_is_waited_for_then_left_to_the_next() {
 
 #[test]
 fn a_process_that_dies_in_time_costs_nothing() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.prolog(one).ok();
     let mut process = Command::new("sleep").arg("0.6").spawn().unwrap();
@@ -605,7 +599,7 @@ fn a_process_that_dies_in_time_costs_nothing() {
 
 #[test]
 fn an_instance_with_the_ids_of_ours_is_not_ours() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.prolog(one).ok();
     let lease = world.lease(one).unwrap();
@@ -628,7 +622,7 @@ fn an_instance_with_the_ids_of_ours_is_not_ours() {
 
 #[test]
 fn an_instance_that_is_gone_is_fine() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.prolog(one).ok();
     world
@@ -659,7 +653,7 @@ fn an_instance_that_is_gone_is_fine() {
 
 #[test]
 fn a_node_that_cannot_carve_says_why_and_is_drained() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let broken = |text: &str| {
         let ended = world.prolog(job(1, 0, 25)).says(text);
         assert_eq!(ended.code, Some(1));
@@ -686,7 +680,7 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
 
 #[test]
 fn a_device_of_no_pool_holds_the_job_and_drains_no_node() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let other = job(1, 5, 25);
     // Shares of the GPU: gres.conf and gpufrac.toml do not agree. A GPU without a pool: the user asked for it by its
     // Type, or without a Type.
@@ -711,7 +705,7 @@ fn a_device_of_no_pool_holds_the_job_and_drains_no_node() {
 
 #[test]
 fn a_passing_error_of_the_driver_is_retried() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     for (call, code) in [
         ("nvmlInit_v2", 999),
         ("nvmlDeviceCreateGpuInstanceWithPlacement", 23),
@@ -730,7 +724,7 @@ fn a_passing_error_of_the_driver_is_retried() {
 
 #[test]
 fn two_prologs_and_an_epilog_at_once() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let mut last = None;
     for round in 0..6 {
         let base = 10 * round;
@@ -761,9 +755,6 @@ fn two_prologs_and_an_epilog_at_once() {
 
 #[test]
 fn set_up_makes_what_is_needed_and_can_be_repeated() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["H100-80", "H100-80"], "halves", false);
     let first = world.setup().ok();
     assert!(first.stderr.contains("switched MIG on for GPU 0"));
@@ -793,9 +784,6 @@ fn set_up_makes_what_is_needed_and_can_be_repeated() {
 
 #[test]
 fn set_up_says_what_an_admin_must_do() {
-    if !may_run() {
-        return;
-    }
     let world = World::with(&["A100-80"], "halves", false);
     let ended = world.setup().says("--gpu-reset");
     assert_eq!(ended.code, Some(1));
@@ -809,9 +797,6 @@ fn set_up_says_what_an_admin_must_do() {
 
 #[test]
 fn set_up_refuses_what_is_not_roots() {
-    if !may_run() {
-        return;
-    }
     let world = World::new();
     let root = world.root();
     fs::create_dir(root.join("elsewhere")).unwrap();
@@ -832,7 +817,7 @@ fn set_up_refuses_what_is_not_roots() {
 
 #[test]
 fn a_lease_that_is_a_link_is_not_read() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let one = job(1, 0, 25);
     world.prolog(one).ok();
     let path = world.root().join("run/leases/1");
@@ -847,7 +832,7 @@ fn a_lease_that_is_a_link_is_not_read() {
 
 #[test]
 fn after_a_reboot_earlier_leases_are_dropped() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     world.prolog(job(1, 0, 25)).ok();
     world
         .sim

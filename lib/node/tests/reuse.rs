@@ -29,7 +29,7 @@ fn kept(world: &World) -> Vec<Lease> {
 
 #[test]
 fn the_next_job_of_the_user_has_the_same_instance() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let first = job_of(1, 1001);
     world.prolog(first).ok();
     let held = instance(&world, first);
@@ -62,7 +62,7 @@ fn the_next_job_of_the_user_has_the_same_instance() {
 
 #[test]
 fn nobody_else_has_it() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let held = run(&world, job_of(1, 1001));
     let other = run(&world, job_of(2, 1002));
     assert_ne!(held, other);
@@ -85,7 +85,7 @@ fn nobody_else_has_it() {
 #[test]
 fn an_instance_that_is_not_clean_is_never_taken_over() {
     at_once(["memory", "process", "gone", "silent"], |what| {
-        let Some(world) = ready(KEEPS) else { return };
+        let world = ready(KEEPS);
         let first = job_of(1, 1001);
         let held = run(&world, first);
         match what {
@@ -108,7 +108,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
 
 #[test]
 fn the_drivers_own_memory_on_an_instance_does_not_count_as_used() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     // On two slices of 20 GB: 64 MiB and one percent.
     world.on_gpu(|gpu| gpu.idle_mib = 120);
     let held = run(&world, job_of(1, 1001));
@@ -120,7 +120,7 @@ fn reuse_works_with_each_way_to_find_the_mig_device() {
     at_once(
         [MigDeviceBy::Info, MigDeviceBy::Name, MigDeviceBy::Walk],
         |by| {
-            let Some(world) = ready(KEEPS) else { return };
+            let world = ready(KEEPS);
             world.on_node(|node| node.mig_device_by = by);
             let held = run(&world, job_of(1, 1001));
             assert_eq!(run(&world, job_of(2, 1001)), held);
@@ -130,9 +130,7 @@ fn reuse_works_with_each_way_to_find_the_mig_device() {
 
 #[test]
 fn an_instance_is_kept_for_the_time_of_its_pool() {
-    let Some(world) = ready("reuse = \"1s\"") else {
-        return;
-    };
+    let world = ready("reuse = \"1s\"");
     let held = run(&world, job_of(1, 1001));
     sleep(Duration::from_millis(2100));
     let second = run(&world, job_of(2, 1001));
@@ -159,7 +157,7 @@ fn an_instance_is_kept_for_the_time_of_its_pool() {
 
 #[test]
 fn a_slice_for_each_task_is_taken_over_too() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let tasks = |id| Job {
         uid: 1001,
         ..common::job_of_tasks(id, 0, 13, 2)
@@ -183,7 +181,7 @@ fn a_slice_for_each_task_is_taken_over_too() {
 /// Slurm's count stays enough: whatever is kept, each admitted job has a place at once.
 #[test]
 fn kept_instances_never_take_a_jobs_place() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let mut dice = Dice::new(test_seed::seed());
     let mut running: Vec<Job> = Vec::new();
     let mut ended = 0;
@@ -223,7 +221,7 @@ fn waiting(world: &World) -> usize {
 
 #[test]
 fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let locks = world.node().locks().unwrap();
     let lock = || locks.gpu(GpuIndex(0), Duration::from_secs(60)).unwrap();
     // A lease whose prolog died.
@@ -283,7 +281,7 @@ fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
 fn concurrent_jobs_never_share_a_kept_instance() {
     let keys = ["reuse = \"1s\"", KEEPS];
     at_once(keys, |reuse| {
-        let Some(world) = ready(reuse) else { return };
+        let world = ready(reuse);
         crowds(&world, Dice::new(test_seed::seed()));
     });
 }

@@ -54,7 +54,7 @@ fn calls_of_daemon(world: &World) -> Vec<String> {
 
 #[test]
 fn a_prolog_that_takes_an_instance_over_makes_no_call_of_nvml() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     for id in 2..5 {
@@ -82,7 +82,7 @@ fn a_prolog_that_takes_an_instance_over_makes_no_call_of_nvml() {
 #[test]
 fn an_instance_that_is_not_clean_is_never_taken_over() {
     at_once(["memory", "process", "gone", "silent"], |what| {
-        let Some(world) = ready(KEEPS) else { return };
+        let world = ready(KEEPS);
         let _daemon = Daemon::start(&world);
         let first = job_of(1, 1001);
         let held = run(&world, first);
@@ -106,7 +106,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
 /// before.
 #[test]
 fn an_older_session_does_not_speak_for_a_newer_instance() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     world.on_node(|node| node.manners.stale_sessions = true);
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
@@ -127,7 +127,7 @@ fn an_older_session_does_not_speak_for_a_newer_instance() {
 #[test]
 fn without_an_answer_a_prolog_asks_nvml_itself() {
     at_once(["stopped", "killed", "driver", "folder"], |what| {
-        let Some(world) = ready(KEEPS) else { return };
+        let world = ready(KEEPS);
         let daemon = Daemon::start(&world);
         let held = run(&world, job_of(1, 1001));
         let folder = world.node().run.join("session");
@@ -150,7 +150,7 @@ fn without_an_answer_a_prolog_asks_nvml_itself() {
 
 #[test]
 fn a_stopped_daemon_with_a_full_queue_holds_nobody() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     daemon.signal(Signal::SIGSTOP);
@@ -177,7 +177,7 @@ fn a_stopped_daemon_with_a_full_queue_holds_nobody() {
 
 #[test]
 fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     assert_eq!(run(&world, job_of(2, 1001)), held);
@@ -203,7 +203,7 @@ fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
 /// After the death of any process and any answer of the driver each job has its own instance, and nothing stays behind.
 #[test]
 fn a_daemon_that_comes_and_goes_changes_no_outcome() {
-    let Some(world) = ready(KEEPS) else { return };
+    let world = ready(KEEPS);
     let mut dice = Dice::new(test_seed::seed());
     let mut daemon = None;
     let mut running: Vec<Job> = Vec::new();

@@ -31,11 +31,11 @@ fn child() {
 
 const STANDIN: Control = Control::Standin("{}");
 
-fn ready(kind: Kind, control: Control) -> Option<World> {
-    let world = World::shared(kind, control)?;
+fn ready(kind: Kind, control: Control) -> World {
+    let world = World::shared(kind, control);
     world.setup().ok();
     world.check(&[]);
-    Some(world)
+    world
 }
 
 fn signal(pid: i32, what: Signal) {
@@ -61,9 +61,7 @@ fn serve(world: &World, pipe: &Path, clients: &[i32]) -> i32 {
 
 #[test]
 fn the_daemons_limits_are_those_of_the_largest_share() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     let jobs = [job(1, 0, 20), job(2, 0, 45), job(3, 0, 30), job(4, 1, 10)];
     let mut said = Vec::new();
     let mut look = || {
@@ -99,11 +97,11 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
 }
 
 /// [`ready`], with more keys of the pool.
-fn ready_to_lend(kind: Kind, control: Control, keys: &str) -> Option<World> {
-    let world = World::shared(kind, control)?;
+fn ready_to_lend(kind: Kind, control: Control, keys: &str) -> World {
+    let world = World::shared(kind, control);
     lend(&world, keys);
     world.setup().ok();
-    Some(world)
+    world
 }
 
 /// Changes the pool, as an admin does while jobs run.
@@ -128,9 +126,7 @@ fn allowed(world: &World, one: Job) -> String {
 #[test]
 fn a_burst_raises_the_ceiling_of_compute_and_no_limit_of_memory() {
     let lends = "burst_max = 0.75";
-    let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, lends) else {
-        return;
-    };
+    let world = ready_to_lend(Kind::MpsShared, Control::Real, lends);
     let (plain, bursts, large) = (job(1, 0, 20), bursting(2, 25, 60), bursting(3, 40, 40));
     let mut said = Vec::new();
     for one in [plain, bursts, large] {
@@ -168,9 +164,7 @@ fn a_burst_raises_the_ceiling_of_compute_and_no_limit_of_memory() {
 #[test]
 fn a_running_server_gives_new_clients_the_ceiling_of_the_jobs_that_are_there() {
     let lends = "burst_max = 1";
-    let Some(world) = ready_to_lend(Kind::MpsShared, STANDIN, lends) else {
-        return;
-    };
+    let world = ready_to_lend(Kind::MpsShared, STANDIN, lends);
     let (plain, bursts) = (job(1, 0, 20), bursting(2, 25, 100));
     world.prolog(plain).ok();
     let pipe = world.pipe(plain);
@@ -189,9 +183,7 @@ fn a_running_server_gives_new_clients_the_ceiling_of_the_jobs_that_are_there() {
 #[test]
 fn a_burst_in_a_half_is_one_of_the_half() {
     let lends = "burst_max = 0.5\nburst_default = 0.3";
-    let Some(world) = ready_to_lend(Kind::MigMps, Control::Real, lends) else {
-        return;
-    };
+    let world = ready_to_lend(Kind::MigMps, Control::Real, lends);
     let jobs = [job(1, 0, 10), bursting(2, 15, 50), bursting(3, 25, 25)];
     for one in jobs {
         world.prolog(one).ok();
@@ -213,9 +205,7 @@ fn a_burst_in_a_half_is_one_of_the_half() {
 
 #[test]
 fn the_ceiling_of_the_pool_at_the_start_of_the_job_holds() {
-    let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, "burst_max = 1") else {
-        return;
-    };
+    let world = ready_to_lend(Kind::MpsShared, Control::Real, "burst_max = 1");
     let before = bursting(1, 20, 90);
     world.prolog(before).ok();
     // The admin lowers the ceiling while jobs wait and run.
@@ -247,9 +237,7 @@ fn the_ceiling_of_the_pool_at_the_start_of_the_job_holds() {
 #[test]
 fn a_burst_in_the_environment_of_a_prolog_counts_for_nothing() {
     let lends = "burst_max = 1";
-    let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, lends) else {
-        return;
-    };
+    let world = ready_to_lend(Kind::MpsShared, Control::Real, lends);
     let one = job(1, 0, 20);
     // What clients leave of the option comes along; the entry alone is job_submit's.
     let mut prolog = world.job_command("prolog", one);
@@ -267,9 +255,7 @@ fn a_burst_in_the_environment_of_a_prolog_counts_for_nothing() {
 
 #[test]
 fn a_private_daemon_lends_nothing() {
-    let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsPrivate, Control::Real);
     let one = bursting(1, 20, 90);
     world.prolog(one).ok().says("the job has 0.2");
     assert_eq!(allowed(&world, one), "20.0\n15G\n");
@@ -279,9 +265,7 @@ fn a_private_daemon_lends_nothing() {
 
 #[test]
 fn each_job_has_a_daemon_of_its_own() {
-    let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsPrivate, Control::Real);
     let jobs = [job(1, 0, 20), job(2, 0, 80)];
     for one in jobs {
         world.prolog(one).ok();
@@ -298,9 +282,7 @@ fn each_job_has_a_daemon_of_its_own() {
 
 #[test]
 fn jobs_of_a_half_share_its_instance_and_daemon() {
-    let Some(world) = ready(Kind::MigMps, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MigMps, Control::Real);
     // The first two belong to one user.
     let jobs = [
         job(1, 0, 10),
@@ -329,9 +311,7 @@ fn jobs_of_a_half_share_its_instance_and_daemon() {
 
 #[test]
 fn time_slices_need_no_daemon() {
-    let Some(world) = ready(Kind::Timeslice, Control::None) else {
-        return;
-    };
+    let world = ready(Kind::Timeslice, Control::None);
     for one in [job(1, 0, 1), job(2, 0, 49), job(3, 0, 50)] {
         world.prolog(one).ok();
         world.check(&[]);
@@ -346,9 +326,7 @@ fn time_slices_need_no_daemon() {
 
 #[test]
 fn a_cache_file_lives_as_long_as_its_job() {
-    let Some(world) = ready(Kind::Hami, Control::None) else {
-        return;
-    };
+    let world = ready(Kind::Hami, Control::None);
     let one = job(1, 0, 30);
     world.prolog(one).ok();
     world.prolog(job(2, 0, 30)).ok();
@@ -369,9 +347,7 @@ fn a_cache_file_lives_as_long_as_its_job() {
 
 #[test]
 fn the_daemon_outlives_its_prolog() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     let one = job(1, 0, 25);
     let mut prolog = world.job_command("prolog", one);
     let mut prolog = prolog.process_group(0).spawn().unwrap();
@@ -402,9 +378,7 @@ fn the_daemon_outlives_its_prolog() {
 #[test]
 fn a_daemon_that_died_is_replaced_with_the_next_job() {
     at_once([Kind::MpsShared, Kind::MigMps], |kind| {
-        let Some(world) = ready(kind, Control::Real) else {
-            return;
-        };
+        let world = ready(kind, Control::Real);
         let (one, two, three) = (job(1, 0, 20), job(2, 0, 10), job(3, 0, 10));
         world.prolog(one).ok();
         world.prolog(two).ok();
@@ -432,9 +406,7 @@ fn a_daemon_that_died_is_replaced_with_the_next_job() {
 
 #[test]
 fn a_daemon_that_hangs_is_replaced_with_the_next_job() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     world.prolog(job(1, 0, 20)).ok();
     let daemon = world.daemon(job(1, 0, 20));
     signal(daemon, Signal::SIGSTOP);
@@ -451,9 +423,7 @@ fn a_daemon_that_hangs_is_replaced_with_the_next_job() {
 
 #[test]
 fn a_daemon_that_hangs_ends_with_its_last_job() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     let one = job(1, 0, 10);
     world.prolog(one).ok();
     let daemon = world.daemon(one);
@@ -465,9 +435,7 @@ fn a_daemon_that_hangs_ends_with_its_last_job() {
 
 #[test]
 fn servers_of_others_outlive_a_daemon_that_died() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
     world.slurm_knows(two);
     world.prolog(one).ok();
@@ -490,9 +458,7 @@ fn servers_of_others_outlive_a_daemon_that_died() {
 
 #[test]
 fn a_daemon_that_hangs_with_servers_of_others_is_left_alone() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
     world.slurm_knows(two);
     world.prolog(one).ok();
@@ -511,9 +477,7 @@ fn a_daemon_that_hangs_with_servers_of_others_is_left_alone() {
 
 #[test]
 fn a_server_that_a_client_brought_down_is_replaced() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
     world.prolog(one).ok();
     let (pipe, daemon) = (world.pipe(one), world.daemon(one));
@@ -536,9 +500,7 @@ fn a_server_that_a_client_brought_down_is_replaced() {
 
 #[test]
 fn limits_reach_servers_that_run() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 40));
     world.prolog(one).ok();
     let pipe = world.pipe(one);
@@ -556,9 +518,7 @@ fn limits_reach_servers_that_run() {
 
 #[test]
 fn a_leftover_client_is_terminated_and_then_killed() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
     world.prolog(one).ok();
     world.prolog(two).ok();
@@ -596,9 +556,7 @@ fn a_leftover_client_is_terminated_and_then_killed() {
 
 #[test]
 fn a_client_of_the_users_other_job_is_left_alone() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let one = job(1, 0, 20);
     let two = Job {
         uid: one.uid,
@@ -622,9 +580,7 @@ fn a_client_of_the_users_other_job_is_left_alone() {
 #[test]
 fn a_daemon_without_a_server_for_all_users() {
     let old = Control::Standin(r#"{"version": 12020, "multiuser": false, "partitions": false}"#);
-    let Some(world) = World::shared(Kind::MpsShared, old) else {
-        return;
-    };
+    let world = World::shared(Kind::MpsShared, old);
     let ended = world
         .setup()
         .says("-multiuser-server")
@@ -648,9 +604,7 @@ fn a_daemon_without_a_server_for_all_users() {
 
 #[test]
 fn without_a_control_program() {
-    let Some(world) = World::shared(Kind::MpsShared, Control::None) else {
-        return;
-    };
+    let world = World::shared(Kind::MpsShared, Control::None);
     let ended = world
         .setup()
         .says("starting")
@@ -667,9 +621,7 @@ fn without_a_control_program() {
 
 #[test]
 fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, other) = (job(1, 0, 25), job(2, 1, 25));
     // The time that a prolog and an epilog need on this machine now.
     let start = Instant::now();
@@ -687,9 +639,7 @@ fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
 
 #[test]
 fn a_prolog_that_was_killed_while_the_daemon_starts() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 25), job(2, 0, 25));
     for by_epilog in [true, false] {
         world.forget_commands();
@@ -713,9 +663,7 @@ fn a_prolog_that_was_killed_while_the_daemon_starts() {
 
 #[test]
 fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
-    let Some(world) = World::shared(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = World::shared(Kind::MpsShared, Control::Real);
     let switch = |mig| {
         world
             .sim
@@ -757,9 +705,7 @@ fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
 
 #[test]
 fn set_up_looks_at_the_library() {
-    let Some(world) = World::shared(Kind::Hami, Control::None) else {
-        return;
-    };
+    let world = World::shared(Kind::Hami, Control::None);
     let library = world.root().join("libvgpu.so");
     world.setup().ok();
     world.look().ok();
@@ -785,9 +731,7 @@ fn set_up_looks_at_the_library() {
 
 #[test]
 fn set_up_sets_the_time_slice() {
-    let Some(world) = World::shared(Kind::Timeslice, Control::None) else {
-        return;
-    };
+    let world = World::shared(Kind::Timeslice, Control::None);
     let script = |text: &str| {
         let path = world.root().join("nvidia-smi");
         fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -818,9 +762,7 @@ fn set_up_sets_the_time_slice() {
 #[test]
 fn the_compute_mode_is_what_it_was_before() {
     for kind in [Kind::MpsShared, Kind::MpsPrivate, Kind::Timeslice] {
-        let Some(world) = ready(kind, Control::Real) else {
-            return;
-        };
+        let world = ready(kind, Control::Real);
         let (one, two) = (job(1, 0, 30), job(2, 0, 30));
         for mode in [DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS] {
             world.set_mode(mode);
@@ -848,9 +790,7 @@ fn the_compute_mode_is_what_it_was_before() {
 
 #[test]
 fn the_whole_gpu_is_one_jobs_alone() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     world.set_mode(PROHIBITED);
     let (whole, share) = (job(1, 0, 100), job(2, 0, 25));
     world.prolog(whole).ok();
@@ -878,9 +818,7 @@ fn the_whole_gpu_is_one_jobs_alone() {
 #[test]
 fn a_share_is_a_partition_of_whole_chunks() {
     for (kind, units) in [(Kind::MpsShared, [25, 33, 7]), (Kind::MigMps, [13, 16, 7])] {
-        let Some(world) = World::shared(kind, STANDIN) else {
-            return;
-        };
+        let world = World::shared(kind, STANDIN);
         let keys = format!("{}\nsm_chunks = 15", kind.keys(world.root()));
         world.configure(kind.layout(), "H100-80", &keys);
         world.setup().ok();
@@ -922,9 +860,7 @@ fn fill_log(pipe: &Path, user: u32) -> String {
 
 #[test]
 fn a_full_log_pipe_keeps_nobody_out() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
     world.prolog(one).ok();
@@ -954,9 +890,7 @@ fn silent_client(pipe: &Path) -> OwnedFd {
 
 #[test]
 fn a_silent_client_costs_the_daemon_not_the_next_job() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     let (one, two, three) = (job(1, 0, 20), job(2, 0, 10), job(3, 0, 10));
     world.prolog(one).ok();
     world.prolog(two).ok();
@@ -980,9 +914,7 @@ fn reaches(user: u32, pipe: &Path) -> bool {
 
 #[test]
 fn nobody_reaches_a_replaced_daemon_before_its_limits_are_set() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
     let jobs = [job(1, 0, 20), job(2, 0, 10), job(3, 0, 10)];
     world.prolog(jobs[0]).ok();
@@ -1007,9 +939,7 @@ fn nobody_reaches_a_replaced_daemon_before_its_limits_are_set() {
 #[test]
 fn jobs_of_an_earlier_configuration_keep_their_gpu() {
     at_once([Kind::MpsPrivate, Kind::Timeslice], |kind| {
-        let Some(mut world) = ready(Kind::MpsShared, Control::Real) else {
-            return;
-        };
+        let mut world = ready(Kind::MpsShared, Control::Real);
         let (one, two) = (job(1, 0, 20), job(2, 0, 10));
         world.set_mode(PROHIBITED);
         world.slurm_knows(two);
@@ -1040,9 +970,7 @@ fn jobs_of_an_earlier_configuration_keep_their_gpu() {
 
 #[test]
 fn a_client_is_killed_although_terminate_client_hangs() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
     world.prolog(one).ok();
     world.prolog(two).ok();
@@ -1059,9 +987,7 @@ fn a_client_is_killed_although_terminate_client_hangs() {
 
 #[test]
 fn a_faulty_server_is_killed_although_shutdown_server_hangs() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
     world.prolog(one).ok();
     let (pipe, daemon) = (world.pipe(one), world.daemon(one));
@@ -1080,9 +1006,7 @@ fn a_faulty_server_is_killed_although_shutdown_server_hangs() {
 
 #[test]
 fn servers_of_a_job_that_is_over_keep_nobody_out() {
-    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, STANDIN);
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
     world.prolog(one).ok();
     let server = serve(&world, &world.pipe(one), &[4_000_000]);
@@ -1103,9 +1027,7 @@ fn servers_of_a_job_that_is_over_keep_nobody_out() {
 
 #[test]
 fn leases_whose_epilog_got_no_lock_are_ended_by_the_next_job() {
-    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-        return;
-    };
+    let world = ready(Kind::MpsShared, Control::Real);
     let (one, two) = (job_of_tasks(1, 0, 10, 2), job(2, 0, 10));
     world.slurm_counts(one);
     world.prolog(one).ok();
@@ -1140,9 +1062,7 @@ fn leases_whose_epilog_got_no_lock_are_ended_by_the_next_job() {
 fn a_users_program_that_calls_itself_a_server_is_none() {
     // A user can start a set-uid program under any name: su, by a link.
     for mode in [0o755, 0o4755] {
-        let Some(world) = ready(Kind::MpsShared, Control::Real) else {
-            return;
-        };
+        let world = ready(Kind::MpsShared, Control::Real);
         fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
         let program = world.root().join("nvidia-cuda-mps-server");
         let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
@@ -1178,9 +1098,7 @@ fn without_mig(world: &World) {
 
 #[test]
 fn a_driver_without_mig_can_share_by_time() {
-    let Some(world) = World::shared(Kind::Timeslice, Control::None) else {
-        return;
-    };
+    let world = World::shared(Kind::Timeslice, Control::None);
     without_mig(&world);
     world.setup().ok();
     world.look().ok();
@@ -1188,18 +1106,14 @@ fn a_driver_without_mig_can_share_by_time() {
     world.check(&[]);
     world.epilog(job(1, 0, 50)).ok();
     world.check(&[]);
-    let Some(world) = World::shared(Kind::Mig, Control::None) else {
-        return;
-    };
+    let world = World::shared(Kind::Mig, Control::None);
     without_mig(&world);
     assert_eq!(world.setup().says("nvidia-caps").code, Some(1));
 }
 
 #[test]
 fn placeholders_of_gpus_without_mig_have_the_gpus_number() {
-    let Some(world) = World::shared(Kind::Timeslice, Control::None) else {
-        return;
-    };
+    let world = World::shared(Kind::Timeslice, Control::None);
     world.setup().ok();
     let dev = world.root().join("dev");
     let check = || {
@@ -1236,9 +1150,7 @@ fn placeholders_of_gpus_without_mig_have_the_gpus_number() {
 
 #[test]
 fn limits_in_unknown_words_are_a_warning() {
-    let Some(mut world) = World::shared(Kind::MpsShared, STANDIN) else {
-        return;
-    };
+    let mut world = World::shared(Kind::MpsShared, STANDIN);
     let program = world.control.clone();
     let wrapper = world.root().join("in-other-words");
     let text = format!(
@@ -1267,9 +1179,7 @@ fn check_names_a_compute_mode_that_was_changed_under_jobs() {
         (Kind::MpsShared, "EXCLUSIVE_PROCESS", DEFAULT),
         (Kind::Timeslice, "DEFAULT", PROHIBITED),
     ] {
-        let Some(world) = ready(kind, STANDIN) else {
-            return;
-        };
+        let world = ready(kind, STANDIN);
         let one = job(1, 0, 25);
         world.prolog(one).ok();
         world.look().ok();

@@ -17,7 +17,7 @@ fn child() {
 
 #[test]
 fn each_task_has_an_instance_and_the_epilog_takes_all() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     for (units, tasks) in [(25, 1), (25, 2), (13, 3)] {
         for device in [0, 1] {
             let job = job_of_tasks(7, device, units, tasks);
@@ -56,7 +56,7 @@ fn each_task_has_an_instance_and_the_epilog_takes_all() {
 
 #[test]
 fn jobs_beside_have_their_place() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let (one, tasks) = (job(1, 0, 13), job_of_tasks(7, 0, 13, 2));
     world.prolog(one).ok();
     world.slurm_counts(tasks);
@@ -73,7 +73,7 @@ fn jobs_beside_have_their_place() {
 
 #[test]
 fn a_second_slice_that_fails_takes_the_first_with_it() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let job = job_of_tasks(7, 0, 25, 2);
     world.slurm_counts(job);
     // An instance outside of Slurm's count takes the half.
@@ -88,7 +88,7 @@ fn a_second_slice_that_fails_takes_the_first_with_it() {
 
 #[test]
 fn a_second_slice_that_the_driver_refuses_takes_the_first_with_it() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let job = job_of_tasks(7, 0, 25, 2);
     world.slurm_counts(job);
     world.disturb(|d| {
@@ -112,7 +112,7 @@ fn a_second_slice_that_the_driver_refuses_takes_the_first_with_it() {
 
 #[test]
 fn any_call_that_fails_leaves_all_or_nothing() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let job = job_of_tasks(7, 0, 13, 2);
     world.slurm_counts(job);
     world.count_calls();
@@ -144,7 +144,7 @@ fn any_call_that_fails_leaves_all_or_nothing() {
 
 #[test]
 fn without_slurms_answer_nothing_is_carved() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let job = job_of_tasks(7, 0, 25, 2);
     // An answer without the number of slices: from a Slurm with another text, or without one.
     for held in ["gpu:half:1(IDX:0)", ""] {
@@ -169,7 +169,7 @@ fn without_slurms_answer_nothing_is_carved() {
 #[test]
 fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
     at_once([15, 30, 42, 1000], |seconds| {
-        let Some(world) = ready() else { return };
+        let world = ready();
         let job = job_of_tasks(7, 0, 25, 2);
         world.slurm_counts(job);
         world.slurm_is_silent_for(seconds);
@@ -200,7 +200,7 @@ fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
 
 #[test]
 fn a_damaged_lease_does_not_keep_the_others() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let job = job_of_tasks(7, 0, 13, 3);
     for damaged in ["7", "7.1", "7.2"] {
         world.slurm_counts(job);
@@ -222,7 +222,7 @@ fn a_damaged_lease_does_not_keep_the_others() {
 
 #[test]
 fn slurms_allocation_of_tasks_overrides_the_entry() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     // Submitted per task, and changed to one slice for the node.
     let changed = job_of_tasks(7, 0, 25, 2);
     world.slurm_says(7, "running gres/gpufrac:50,gres/shard:50 0");
@@ -241,7 +241,7 @@ fn slurms_allocation_of_tasks_overrides_the_entry() {
 
 #[test]
 fn another_run_with_other_tasks_gets_new_slices() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let first = job_of_tasks(7, 0, 13, 3);
     world.slurm_counts(first);
     world.prolog(first).ok();
@@ -271,7 +271,7 @@ fn another_run_with_other_tasks_gets_new_slices() {
 
 #[test]
 fn a_refusal_that_comes_second_does_not_drain_the_node() {
-    let Some(world) = ready() else { return };
+    let world = ready();
     let job = job_of_tasks(7, 0, 25, 2);
     let tres = "gres/gpufrac:25,gres/shard:25";
     // Another node of the job refused it before, so Slurm is ending it already.
@@ -296,9 +296,7 @@ fn shares_of_every_kind() {
         Kind::Timeslice,
         Kind::Hami,
     ] {
-        let Some(world) = World::shared(kind, Control::Real) else {
-            return;
-        };
+        let world = World::shared(kind, Control::Real);
         world.setup().ok();
         let (beside, tasks) = (job(1, 0, 12), job_of_tasks(7, 0, 12, 3));
         world.prolog(beside).ok();

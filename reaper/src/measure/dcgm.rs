@@ -396,10 +396,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
 
     #[test]
     fn a_service_is_asked_and_a_user_is_not() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: sockets of others need root");
-            return;
-        }
+        test_seed::needs_root();
         assert_eq!(answers(0).unwrap().len(), 2);
         assert_eq!(answers(998).unwrap().len(), 2);
         let error = answers(4711).unwrap_err();

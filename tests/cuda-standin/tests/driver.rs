@@ -186,10 +186,7 @@ fn a_client_that_ends_or_is_silent_is_said_to() {
 
 #[test]
 fn a_fenced_client_opens_its_own_instance_and_no_other() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: control groups are root's");
-        return;
-    }
+    test_seed::needs_root();
     let world = World::new("H100-80:2:mig");
     let (own, own_uuid) = instance(&world, "1g.10gb");
     let (other, other_uuid) = instance(&world, "1g.10gb");

@@ -18,21 +18,6 @@ mod python;
 
 pub use python::python;
 
-/// The value of a `Result`; otherwise skips the test with the reason, or fails it where `GPUFRAC_NO_SKIP` is set.
-#[macro_export]
-macro_rules! or_skip {
-    ($got:expr) => {
-        match $got {
-            Ok(value) => value,
-            Err(reason) => {
-                assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-                eprintln!("skipped: {reason}");
-                return;
-            }
-        }
-    };
-}
-
 /// How long downloaded package lists are used.
 const LISTS_AGE: Duration = Duration::from_secs(24 * 3600);
 

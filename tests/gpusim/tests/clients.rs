@@ -1,5 +1,5 @@
 //! Other projects' programs on the simulated NVML: nvidia-ml-py, nvidia-smi, and Slurm's gpu/nvml plugin. Each is
-//! downloaded once. A test whose program is not available passes with a message, or fails if `GPUFRAC_NO_SKIP` is set.
+//! downloaded once.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -17,7 +17,7 @@ fn cache() -> PathBuf {
 
 #[test]
 fn nvidia_ml_py() {
-    let programs = debian::or_skip!(debian::python(&cache().join("python"), &["nvidia-ml-py"]));
+    let programs = test_seed::needed(debian::python(&cache().join("python"), &["nvidia-ml-py"]));
     let node = SimNode::new(&["H100-80", "A30-24", "T4-16"], &["--mig"]);
     let output = Command::new(programs.join("python"))
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvidia_ml_py.py"))
@@ -46,7 +46,7 @@ fn nvidia_smi(release: &str) -> Result<(PathBuf, String), DebianError> {
 }
 
 fn nvidia_smi_manages(release: &str) {
-    let (program, version) = debian::or_skip!(nvidia_smi(release));
+    let (program, version) = test_seed::needed(nvidia_smi(release));
     println!("nvidia-smi {version}");
     // `mig -lci` uses the index of a compute instance's `device` as that of its GPU.
     let more = ["--mig", "--driver", &version, "--mig-device-by", "name"];
@@ -171,9 +171,9 @@ fn nvidia_smi_of_trixie() {
 /// plugin reads both at fixed paths.
 #[test]
 fn slurms_gpu_nvml_plugin() {
-    let release = debian::or_skip!(Release::open(&cache(), "trixie"));
+    let release = test_seed::needed(Release::open(&cache(), "trixie"));
     let packages =
-        debian::or_skip!(release.packages_with_dependencies(&["slurmd", "slurm-wlm-nvml-plugin"]));
+        test_seed::needed(release.packages_with_dependencies(&["slurmd", "slurm-wlm-nvml-plugin"]));
     drop(release);
     let folder = tempfile::Builder::new()
         .prefix("gpusim-slurm-")

@@ -444,9 +444,9 @@ fn the_page_has_what_each_tool_reads() {
     let table = table();
     if std::env::var_os("GPUFRAC_RECORD").is_some() {
         fs::write(&path, [head, marks[0], &table, marks[1], tail].concat()).unwrap();
-        return;
+    } else {
+        assert_eq!(known, table);
     }
-    assert_eq!(known, table);
 }
 
 #[test]

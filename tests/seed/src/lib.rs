@@ -1,4 +1,5 @@
-//! Random choices of tests: new in each run, and repeatable with the seed that a failed run printed.
+//! Random choices of tests: new in each run, and repeatable with the seed that a failed run printed. And what a test
+//! needs of its machine: a test that cannot run does not pass.
 //!
 //! ```
 //! let mut dice = test_seed::Dice::new(test_seed::seed());
@@ -8,10 +9,51 @@
 
 use std::collections::hash_map::RandomState;
 use std::env;
+use std::fmt::Display;
 use std::hash::{BuildHasher, Hasher};
+use std::os::unix::fs::MetadataExt;
 
 /// The environment variable that repeats a run: a seed as a decimal number.
 pub const VARIABLE: &str = "GPUFRAC_TEST_SEED";
+
+/// The variable of a developer whose machine lacks root's rights or a network: tests that need them are skipped.
+const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
+
+/// Ends a test that has nothing to show on this machine or this Slurm. `cargo xtask test` finds these words in the
+/// test's output and counts the test as skipped; for `cargo test` it failed.
+///
+/// # Panics
+///
+/// Always.
+#[track_caller]
+pub fn not_run(reason: impl Display) -> ! {
+    panic!("not run: {reason}")
+}
+
+/// The value of what the machine of a developer has: a program that can be downloaded, a right.
+///
+/// # Panics
+///
+/// It is missing: the test failed, or was not run where GPUFRAC_MAY_SKIP is set.
+#[track_caller]
+pub fn needed<T>(got: Result<T, impl Display>) -> T {
+    match got {
+        Ok(value) => value,
+        Err(reason) if env::var_os(MAY_SKIP).is_some() => not_run(reason),
+        Err(reason) => panic!("{reason}; with {MAY_SKIP}=1 this test is skipped"),
+    }
+}
+
+/// Lets a test continue only as root.
+///
+/// # Panics
+///
+/// As [`needed`].
+#[track_caller]
+pub fn needs_root() {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    needed(is_root.then_some(()).ok_or("only root can run this test"));
+}
 
 /// A new seed, or the one in [`VARIABLE`]. Prints `GPUFRAC_TEST_SEED=<seed>`, which cargo shows if the test fails.
 ///
@@ -82,6 +124,19 @@ mod tests {
     #[should_panic(expected = "reading GPUFRAC_TEST_SEED=0x7 failed")]
     fn a_seed_that_is_no_number_is_refused() {
         chosen(Some("0x7"));
+    }
+
+    #[test]
+    #[should_panic(expected = "not run: no network")]
+    fn a_test_that_is_not_run_says_so() {
+        not_run("no network");
+    }
+
+    #[test]
+    #[should_panic(expected = "no network")]
+    fn a_test_fails_without_what_it_needs() {
+        assert_eq!(needed(Ok::<_, &str>(7)), 7);
+        needed(Err::<(), _>("no network"));
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub(crate) struct Outcome {
 pub(crate) enum Verdict {
     Passed,
     Failed,
-    /// The test does not apply to this series.
+    /// The test ended with the reason why it does not apply to this machine or this series.
     NotHere,
 }
 
@@ -64,7 +64,7 @@ impl Case {
     pub fn run(self) -> Outcome {
         let began = Instant::now();
         let (verdict, output) = match self.output() {
-            Ok((passed, text)) => (self.verdict(passed, &text), text),
+            Ok((passed, text)) => (verdict(passed, &text), text),
             Err(error) => {
                 let program = self.program.path.display();
                 (
@@ -78,16 +78,6 @@ impl Case {
             took: began.elapsed(),
             output,
             case: self,
-        }
-    }
-
-    fn verdict(&self, passed: bool, output: &str) -> Verdict {
-        let not_here = format!("test {} ... n/a", self.test);
-        match passed {
-            false => Verdict::Failed,
-            // A test that does not apply passes.
-            true if output.lines().any(|line| line == not_here) => Verdict::NotHere,
-            true => Verdict::Passed,
         }
     }
 
@@ -139,7 +129,40 @@ impl Case {
     }
 }
 
+fn verdict(passed: bool, output: &str) -> Verdict {
+    if passed {
+        Verdict::Passed
+    } else if not_run(output).is_some() {
+        Verdict::NotHere
+    } else {
+        Verdict::Failed
+    }
+}
+
+/// The reason why a test was not run (`test_seed::not_run`), unless it panicked for another reason too.
+fn not_run(output: &str) -> Option<&str> {
+    let mut lines = output.lines();
+    let mut reason = None;
+    while let Some(line) = lines.next() {
+        if line.contains(" panicked at ") {
+            match lines.next()? {
+                "a scoped thread panicked" => {}
+                said => reason = Some(said.strip_prefix("not run: ")?),
+            }
+        }
+    }
+    reason
+}
+
 impl Outcome {
+    /// Why the test was not run; empty unless that is its result.
+    pub fn not_run(&self) -> &str {
+        let reason = not_run(&self.output);
+        reason
+            .filter(|_| self.verdict == Verdict::NotHere)
+            .unwrap_or_default()
+    }
+
     /// The seconds for which the test's labs ran, and for which the test waited for them, from the lab's lines `lab:
     /// up 12.3 s, started in 2.1 s, waited 8.0 s`.
     pub fn labs(&self) -> (f64, f64) {
@@ -200,10 +223,31 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_test_with_nothing_to_show_has_not_passed() {
-        let case = outcome("a", None, Verdict::Passed).case;
-        assert_eq!(case.verdict(true, "x\ntest a ... n/a\n"), Verdict::NotHere);
-        assert_eq!(case.verdict(false, "test a ... n/a\n"), Verdict::Failed);
-        assert_eq!(case.verdict(true, "test ab ... n/a\n"), Verdict::Passed);
+    fn a_test_that_was_not_run_is_skipped_unless_it_also_failed() {
+        let panic = |said| format!("\nthread 'a' (7) panicked at a.rs:1:2:\n{said}\n");
+        let not_run = panic("not run: no network");
+        assert_eq!(verdict(false, &not_run), Verdict::NotHere);
+        let threads = not_run.clone() + &not_run + &panic("a scoped thread panicked");
+        assert_eq!(verdict(false, &threads), Verdict::NotHere);
+        assert_eq!(
+            verdict(false, &(not_run + &panic("wrong"))),
+            Verdict::Failed
+        );
+        assert_eq!(verdict(false, "not run: no network"), Verdict::Failed);
+        assert_eq!(verdict(true, "not run: no network"), Verdict::Passed);
+    }
+
+    #[test]
+    #[ignore = "the test below runs it"]
+    fn is_not_run() {
+        test_seed::not_run("this machine has no moon");
+    }
+
+    #[test]
+    fn a_test_that_is_not_run_says_why() {
+        let own = "suite::case::tests::is_not_run";
+        let ran = outcome(own, None, Verdict::Failed).case.run();
+        assert_eq!(ran.verdict, Verdict::NotHere, "{}", ran.output);
+        assert_eq!(ran.not_run(), "this machine has no moon");
     }
 }

@@ -88,7 +88,7 @@ impl Report {
         let mut text = String::new();
         let matrix = self.matrix();
         if !matrix.is_empty() {
-            text.push_str("== what passed on which Slurm (n/a: it has nothing to show there; -: not run there)\n");
+            text.push_str("== what passed on which Slurm (n/a: the test says why it cannot run there; -: not run there)\n");
             text.push_str(&matrix);
         }
         let mut slow: Vec<&Outcome> = self.outcomes.iter().collect();
@@ -182,7 +182,11 @@ impl Report {
     fn junit_case(&self, outcome: &Outcome) -> TestCase {
         let status = match outcome.verdict {
             Verdict::Passed => TestCaseStatus::success(),
-            Verdict::NotHere => TestCaseStatus::skipped(),
+            Verdict::NotHere => {
+                let mut status = TestCaseStatus::skipped();
+                status.set_message(outcome.not_run());
+                status
+            }
             Verdict::Failed => {
                 let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
                 status.set_message(format!("to repeat it: {}", self.command(outcome)));
@@ -210,13 +214,13 @@ fn title(outcome: &Outcome) -> String {
 /// Result, seconds, name, and the times of the test's labs.
 fn line(outcome: &Outcome) -> String {
     let (up, waited) = outcome.labs();
-    let labs = if up > 0.0 {
-        format!(" (labs up {up:.1} s, waited {waited:.1} s)")
-    } else {
-        String::new()
+    let more = match outcome.not_run() {
+        "" if up > 0.0 => format!(" (labs up {up:.1} s, waited {waited:.1} s)"),
+        "" => String::new(),
+        reason => format!(": not run: {reason}"),
     };
     format!(
-        "{:>6} {:>7.1} s  {}{labs}",
+        "{:>6} {:>7.1} s  {}{more}",
         outcome.verdict.word(),
         outcome.took.as_secs_f64(),
         title(outcome)

@@ -76,10 +76,7 @@ fn a_directory_that_others_can_write_is_refused() {
 
 #[test]
 fn somebody_elses_directory_and_file_are_refused() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: giving a file away needs root");
-        return;
-    }
+    test_seed::needs_root();
     let (_keep, dir) = folder();
     std::fs::create_dir(dir.path().join("theirs")).unwrap();
     std::os::unix::fs::chown(dir.path().join("theirs"), Some(1000), None).unwrap();
@@ -125,10 +122,7 @@ fn relative_paths_and_dots_are_refused() {
 
 #[test]
 fn a_device_node_is_made_kept_replaced_and_never_made_over_a_file() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: mknod needs root");
-        return;
-    }
+    test_seed::needs_root();
     let (_keep, dir) = folder();
     let (one, two) = (
         DeviceNumber {
@@ -157,10 +151,7 @@ fn a_device_node_is_made_kept_replaced_and_never_made_over_a_file() {
 
 #[test]
 fn a_confined_folder_is_full_by_itself() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can mount");
-        return;
-    }
+    test_seed::needs_root();
     let (_keep, dir) = folder();
     let text = "x".repeat(64 << 10);
     for _ in 0..2 {

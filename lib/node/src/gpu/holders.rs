@@ -257,15 +257,12 @@ mod tests {
     struct Holding(Child);
 
     impl Holding {
-        fn start(user: u32) -> Option<Holding> {
+        fn start(user: u32) -> Holding {
             Holding::start_program("sleep".as_ref(), user)
         }
 
-        fn start_program(program: &Path, user: u32) -> Option<Holding> {
-            if !nix::unistd::geteuid().is_root() {
-                eprintln!("skipped: only root can look at the processes of others");
-                return None;
-            }
+        fn start_program(program: &Path, user: u32) -> Holding {
+            test_seed::needs_root();
             let start = || {
                 let mut command = Command::new(program);
                 let stdin = File::open("/dev/full").unwrap();
@@ -278,7 +275,7 @@ mod tests {
                     Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                         std::thread::yield_now();
                     }
-                    child => return Some(Holding(child.unwrap())),
+                    child => return Holding(child.unwrap()),
                 }
             }
         }
@@ -295,9 +292,7 @@ mod tests {
 
     #[test]
     fn a_holder_is_found_by_the_number_of_the_device() {
-        let Some(mut holding) = Holding::start(61_207) else {
-            return;
-        };
+        let mut holding = Holding::start(61_207);
         let search = |user, device, most| {
             super::search(|of| of == UserId(user), |found| found == device, most)
         };
@@ -335,9 +330,7 @@ mod tests {
             for (path, mode) in [(keep.path(), 0o755), (&program, mode)] {
                 fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
             }
-            let Some(holding) = Holding::start_program(&program, 61_209) else {
-                return;
-            };
+            let holding = Holding::start_program(&program, 61_209);
             let found = search(|of| of == UserId(61_209), |found| found == FULL, FEW);
             let pids: Vec<i32> = found.holders.iter().map(|holder| holder.pid).collect();
             assert_eq!(pids, [holding.0.id() as i32], "{name}");

@@ -272,9 +272,7 @@ mod tests {
 
     #[test]
     fn a_user_enters_the_own_folder_alone() {
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
+        test_seed::needs_root();
         let world = World::new();
         let mut above = Some(world.root.as_path());
         while let Some(folder) = above.filter(|folder| folder.starts_with(std::env::temp_dir())) {

@@ -51,33 +51,22 @@ const TRACED: &str = "GPUFRAC_TEST_TRACED";
 /// The wait for the lock of a GPU, in milliseconds.
 pub const LOCK_PATIENCE: &str = "GPUFRAC_TEST_LOCK_PATIENCE";
 
-/// Whether this machine can run these tests, which create device nodes.
-pub fn may_run() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: device nodes can only be made by root");
-    }
-    root
-}
-
 /// A node with one MIG GPU in halves, after setup.
-pub fn ready() -> Option<World> {
+pub fn ready() -> World {
     ready_with(&["H100-80"], "")
 }
 
 /// A node with these GPUs in halves, in a pool with these further keys.
-pub fn ready_with(gpus: &[&str], more: &str) -> Option<World> {
+pub fn ready_with(gpus: &[&str], more: &str) -> World {
     ready_in("halves", gpus, more)
 }
 
 /// As [`ready_with`], in another layout.
-pub fn ready_in(layout: &str, gpus: &[&str], more: &str) -> Option<World> {
-    may_run().then(|| {
-        let world = World::with(gpus, layout, true);
-        world.configure(layout, gpus[0], more);
-        world.setup().ok();
-        world
-    })
+pub fn ready_in(layout: &str, gpus: &[&str], more: &str) -> World {
+    let world = World::with(gpus, layout, true);
+    world.configure(layout, gpus[0], more);
+    world.setup().ok();
+    world
 }
 
 /// A node in a folder.
@@ -194,6 +183,8 @@ impl World {
     }
 
     pub fn with(names: &[&str], layout: &str, mig: bool) -> World {
+        // For device nodes.
+        test_seed::needs_root();
         let folder = tempfile::tempdir_in(gpusim::memory::folder()).unwrap();
         let root = folder.path();
         let models: Vec<&Model> = names.iter().map(|m| Model::find(m).unwrap()).collect();
@@ -223,21 +214,18 @@ impl World {
         world
     }
 
-    /// Two H100 that are shared without MIG, or one in halves; None if the control program is not available.
-    pub fn shared(kind: Kind, control: Control) -> Option<World> {
+    /// Two H100 that are shared without MIG, or one in halves.
+    pub fn shared(kind: Kind, control: Control) -> World {
         World::shared_on(&["H100-80", "H100-80"], kind, control)
     }
 
-    pub fn shared_on(names: &[&str], kind: Kind, control: Control) -> Option<World> {
-        if !may_run() {
-            return None;
-        }
+    pub fn shared_on(names: &[&str], kind: Kind, control: Control) -> World {
         let names = if kind.uses_mig() { &names[..1] } else { names };
         let mut world = World::with(names, "halves", kind.uses_mig());
-        world.control = control.install(world.root())?;
+        world.control = control.install(world.root());
         world.kind = kind;
         world.configure(kind.layout(), names[0], &kind.keys(world.root()));
-        Some(world)
+        world
     }
 
     pub fn configure(&self, layout: &str, model: &str, more: &str) {

@@ -1,7 +1,7 @@
 //! A node with a running job and a victim, and the events that may follow after the victim's prolog or epilog died.
 
 use super::shares::{Control, Kind, names};
-use super::{Job, World, job, job_of_gpus, job_of_tasks, may_run};
+use super::{Job, World, job, job_of_gpus, job_of_tasks};
 
 /// The job whose programs are killed.
 pub const VICTIM: u32 = 7;
@@ -21,61 +21,55 @@ pub struct Scene {
 const KEEPS: &str = "reuse = \"1h\"";
 
 /// A GPU in halves, with a foreign instance.
-pub fn mig() -> Option<Scene> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        let foreign = vec![world.foreign(19, 0, 1, Some(0))];
-        world.prolog(job(1, 1, 25)).ok();
-        Scene {
-            world,
-            foreign,
-            victim: job(VICTIM, 0, 25),
-            keeps: false,
-            mig: None,
-        }
-    })
+pub fn mig() -> Scene {
+    let world = World::new();
+    world.setup().ok();
+    let foreign = vec![world.foreign(19, 0, 1, Some(0))];
+    world.prolog(job(1, 1, 25)).ok();
+    Scene {
+        world,
+        foreign,
+        victim: job(VICTIM, 0, 25),
+        keeps: false,
+        mig: None,
+    }
 }
 
 /// A scene in which the victim's user had an instance of the same size before, which was kept.
-pub fn kept() -> Option<Scene> {
-    may_run().then(|| {
-        let world = World::new();
-        world.configure("halves", "H100-80", KEEPS);
-        world.setup().ok();
-        world.prolog(job(1, 1, 25)).ok();
-        Scene {
-            world,
-            foreign: Vec::new(),
-            victim: job(VICTIM, 0, 25),
-            keeps: true,
-            mig: None,
-        }
-    })
+pub fn kept() -> Scene {
+    let world = World::new();
+    world.configure("halves", "H100-80", KEEPS);
+    world.setup().ok();
+    world.prolog(job(1, 1, 25)).ok();
+    Scene {
+        world,
+        foreign: Vec::new(),
+        victim: job(VICTIM, 0, 25),
+        keeps: true,
+        mig: None,
+    }
 }
 
 /// The victim has a whole GPU that is in MIG mode, or half of one that is not; the running job is on another GPU.
-pub fn switched(is_whole: bool) -> Option<Scene> {
-    may_run().then(|| {
-        let world = World::with(&["H100-80", "H100-80"], "uniform", true);
-        world.configure("uniform", "H100-80", "menu = [\"1/2\"]\nwhole = \"bare\"");
-        world.setup().ok();
-        world.prolog(job(1, 1, 50)).ok();
-        Scene {
-            world,
-            foreign: Vec::new(),
-            victim: job(VICTIM, 0, if is_whole { 100 } else { 50 }),
-            keeps: false,
-            mig: Some(is_whole),
-        }
-    })
+pub fn switched(is_whole: bool) -> Scene {
+    let world = World::with(&["H100-80", "H100-80"], "uniform", true);
+    world.configure("uniform", "H100-80", "menu = [\"1/2\"]\nwhole = \"bare\"");
+    world.setup().ok();
+    world.prolog(job(1, 1, 50)).ok();
+    Scene {
+        world,
+        foreign: Vec::new(),
+        victim: job(VICTIM, 0, if is_whole { 100 } else { 50 }),
+        keeps: false,
+        mig: Some(is_whole),
+    }
 }
 
 /// A scene in which the victim has two slices of one half.
-pub fn tasks(kind: Kind) -> Option<Scene> {
+pub fn tasks(kind: Kind) -> Scene {
     let world = match kind {
-        Kind::Mig => may_run().then(World::new)?,
-        kind => World::shared(kind, Control::Real)?,
+        Kind::Mig => World::new(),
+        kind => World::shared(kind, Control::Real),
     };
     world.setup().ok();
     world
@@ -83,52 +77,52 @@ pub fn tasks(kind: Kind) -> Option<Scene> {
         .ok();
     let victim = job_of_tasks(VICTIM, 0, 13, 2);
     world.slurm_counts(victim);
-    Some(Scene {
+    Scene {
         world,
         foreign: Vec::new(),
         victim,
         keeps: false,
         mig: None,
-    })
+    }
 }
 
 /// Four GPUs, of which the victim has three and the running job a piece of the last.
-pub fn gpus(kind: Kind) -> Option<Scene> {
+pub fn gpus(kind: Kind) -> Scene {
     let names = ["H100-80"; 4];
     let world = match kind {
-        Kind::Mig => may_run().then(|| {
+        Kind::Mig => {
             let world = World::with(&names, "uniform", true);
             world.configure("uniform", "H100-80", "menu = [\"1/4\"]");
             world
-        })?,
-        kind => World::shared_on(&names, kind, Control::Real)?,
+        }
+        kind => World::shared_on(&names, kind, Control::Real),
     };
     world.setup().ok();
     world.prolog(job(1, 3, 25)).ok();
     let victim = job_of_gpus(VICTIM, 0, 3);
     world.slurm_counts(victim);
-    Some(Scene {
+    Scene {
         world,
         foreign: Vec::new(),
         victim,
         keeps: false,
         mig: None,
-    })
+    }
 }
 
 /// A scene in which the running job is on the victim's device (`beside`), or on another one.
-pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
-    let world = World::shared(kind, Control::Real)?;
+pub fn shared(kind: Kind, beside: bool) -> Scene {
+    let world = World::shared(kind, Control::Real);
     world.setup().ok();
     world.prolog(job(1, u32::from(!beside), 12)).ok();
     world.check(&[]);
-    Some(Scene {
+    Scene {
         world,
         foreign: Vec::new(),
         victim: job(VICTIM, 0, 25),
         keeps: false,
         mig: None,
-    })
+    }
 }
 
 /// The events that may follow after a death.

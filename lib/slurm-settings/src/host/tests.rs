@@ -13,16 +13,13 @@ struct World {
 }
 
 impl World {
-    /// None if the test does not run as root.
-    fn new() -> Option<World> {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: only root has files of root");
-            return None;
-        }
+    fn new() -> World {
+        // For files of root.
+        test_seed::needs_root();
         let keep = tempfile::tempdir().unwrap();
         let world = World { keep };
         fs::set_permissions(world.keep.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Some(world)
+        world
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -91,7 +88,7 @@ fn wrong(found: &[Trouble]) -> Vec<&Wrong> {
 
 #[test]
 fn plugins_that_slurm_cannot_load_are_named() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let names = "JobSubmitPlugins=lua,job_submit/gpufrac\n";
     world.plugin("lib/hash_k12.so", 0x18_0b_05);
     world.put("etc/plugstack.conf", "required spank_gpufrac.so\n", 0o644);
@@ -142,7 +139,7 @@ fn plugins_that_slurm_cannot_load_are_named() {
 
 #[test]
 fn programs_that_slurmd_cannot_run_are_named_on_nodes() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let hook = world.path("prolog.sh").display().to_string();
     let ours = world.path("sbin/gpufrac-prolog").display().to_string();
     let named = format!("Prolog={hook}\n");
@@ -189,7 +186,7 @@ fn programs_that_slurmd_cannot_run_are_named_on_nodes() {
 
 #[test]
 fn files_that_users_cannot_read_are_named_where_users_submit() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let role = Role {
         is_node: false,
         has_commands: true,
@@ -253,7 +250,7 @@ fn files_that_users_cannot_read_are_named_where_users_submit() {
 
 #[test]
 fn files_that_name_roots_programs_belong_to_root_or_slurm() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let role = Role {
         is_node: true,
         has_commands: false,
@@ -292,7 +289,7 @@ fn files_that_name_roots_programs_belong_to_root_or_slurm() {
 
 #[test]
 fn programs_that_the_kernel_does_not_start_are_named() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let hook = world.path("prolog.sh");
     let named = format!("Prolog={}\n", hook.display());
     world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
@@ -339,7 +336,7 @@ fn programs_that_the_kernel_does_not_start_are_named() {
 
 #[test]
 fn programs_and_plugins_of_another_build_are_named() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     world.plugin("lib/hash_k12.so", 0x18_0b_05);
     world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
     world.put("etc/plugstack.conf", "required spank_gpufrac.so\n", 0o644);
@@ -371,7 +368,7 @@ fn programs_and_plugins_of_another_build_are_named() {
 
 #[test]
 fn two_files_of_gpufrac_that_differ_are_named() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let role = Role {
         is_node: true,
         has_commands: false,
@@ -413,7 +410,7 @@ fn two_files_of_gpufrac_that_differ_are_named() {
 
 #[test]
 fn a_program_behind_scripts_of_the_site_is_found() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
     let ours = world.path("sbin/gpufrac-prolog").display().to_string();
     let folder = world.path("prolog.d").display().to_string();
@@ -458,7 +455,7 @@ fn a_program_behind_scripts_of_the_site_is_found() {
 
 #[test]
 fn scripts_that_harm_other_jobs_are_named() {
-    let Some(world) = World::new() else { return };
+    let world = World::new();
     let call = |name: &str| world.path(name).display().to_string();
     world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
     world.put("sbin/gpufrac-epilog", "#!/bin/sh\n", 0o755);

@@ -34,10 +34,7 @@ mod tests {
 
     #[test]
     fn only_this_host_answers() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: a network needs root");
-            return;
-        }
+        test_seed::needs_root();
         let outside = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = outside.local_addr().unwrap();
         alone(|| {

@@ -165,10 +165,7 @@ mod tests {
 
     #[test]
     fn the_owner_of_the_connection_counts_and_not_that_of_the_listener() {
-        if !geteuid().is_root() {
-            eprintln!("skipped: sockets of others need root");
-            return;
-        }
+        test_seed::needs_root();
         for (listen, to) in [("127.0.0.1:0", "127.0.0.1"), ("[::]:0", "127.0.0.1")] {
             let owner = seen(listen, to.parse().unwrap(), Some(4711), PATIENCE);
             assert_eq!(owner, Some(UserId(4711)), "{listen}");

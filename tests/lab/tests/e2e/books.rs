@@ -630,9 +630,7 @@ fn expect_sums_of_accounting(lab: &Lab, sums: &Value) -> Result<(), LabError> {
 
 #[test]
 fn the_books_balance_through_crashes_requeues_and_steps_of_clocks() -> Result<(), LabError> {
-    let Some(library) = clock::library() else {
-        return Ok(());
-    };
+    let library = clock::library();
     let count = usize::try_from(number("GPUFRAC_BOOKS_JOBS", 150)).unwrap_or(150);
     let seed = test_seed::seed();
     let lab = Lab::builder()

@@ -3,25 +3,22 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The library; None if it is not available.
-pub(crate) fn library() -> Option<PathBuf> {
+/// The library.
+pub(crate) fn library() -> PathBuf {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let library = debian::Release::open(&cache, "bookworm").and_then(|release| {
         let folder = cache.join("libfaketime");
         debian::extract(&release.package("libfaketime")?, &folder)?;
         Ok(folder)
     });
-    let folder = match library {
-        Ok(folder) => folder.join("usr/lib"),
-        Err(reason) => {
-            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-    };
-    let machines = fs::read_dir(folder).into_iter().flatten().flatten();
+    let machines = fs::read_dir(test_seed::needed(library).join("usr/lib"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut paths = machines.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
-    paths.find(|path| path.exists())
+    paths
+        .find(|path| path.exists())
+        .expect("the package has the library")
 }
 
 /// The environment of a program whose wall clock `file` sets, which [`set`] writes.

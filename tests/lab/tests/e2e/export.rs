@@ -31,17 +31,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A folder with the programs of the readers; None if PyPI cannot be reached.
-fn readers() -> Option<PathBuf> {
+/// A folder with the programs of the readers.
+fn readers() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients/jobstats-readers");
-    match debian::python(&folder, &READERS) {
-        Ok(programs) => Some(programs),
-        Err(reason) => {
-            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-            eprintln!("skipped: {reason}");
-            None
-        }
-    }
+    test_seed::needed(debian::python(&folder, &READERS))
 }
 
 /// A folder with the lab's `sacct` and `scontrol`: the readers run on the machine, outside of a lab with another
@@ -119,9 +112,7 @@ fn activity(lab: &Lab, job: JobId) -> Result<f64, LabError> {
 
 #[test]
 fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result<(), LabError> {
-    let Some(readers) = readers() else {
-        return Ok(());
-    };
+    let readers = readers();
     let lab = Lab::builder()
         .gpus("H100-80", 1)
         .accounting()

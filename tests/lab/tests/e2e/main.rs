@@ -1,14 +1,6 @@
 //! End-to-end tests on real Slurm. All are in one program, so that a test that waits (for a time limit of a minute)
 //! does so beside the others.
 
-/// The result of a test that does not apply to the series on which it runs; otherwise it would count as passed.
-macro_rules! not_here {
-    () => {{
-        fn place() {}
-        crate::say_not_here(std::any::type_name_of_val(&place))
-    }};
-}
-
 mod accounting;
 mod attack;
 mod bare;
@@ -62,10 +54,9 @@ mod uniform;
 mod upgrade;
 mod without_slice;
 
-use std::io::Write;
 use std::time::Duration;
 
-use gpufrac_lab::{JobId, Lab, LabError, Slurm};
+use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, Slurm};
 
 /// The reaper measures, and ends no job.
 const MEASURES_ONLY: &str = "\
@@ -82,21 +73,24 @@ over_share = \"off\"
 /// For a job's script: waits until the test calls [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
 
-/// Prints the line to the terminal, because the test harness captures a test's output. `place`: a function in the
-fn say_not_here(place: &str) -> Result<(), LabError> {
-    let name = place.split_once("::").map_or(place, |(_, rest)| rest);
-    let name = name.strip_suffix("::place").unwrap_or(name);
-    // In one write, at the start of a line: the harness may have printed the name already.
-    let line = format!("\ntest {name} ... n/a\n");
-    std::io::stdout()
-        .write_all(line.as_bytes())
-        .expect("stdout is open");
-    Ok(())
-}
-
 /// Whether the Slurm of the tests is of this series or a later one. Read from its headers, without a lab.
 fn since(year: u32, month: u32) -> Result<bool, LabError> {
     Ok(Slurm::of_environment()?.since(year, month))
+}
+
+/// Ends a test that needs this series of Slurm or a later one.
+fn needs_slurm(year: u32, month: u32) -> Result<(), LabError> {
+    if !since(year, month)? {
+        test_seed::not_run(format!("Slurm is older than {year:02}.{month:02}"));
+    }
+    Ok(())
+}
+
+/// Ends a test that needs control groups of this version.
+fn needs_groups(version: CgroupVersion) {
+    if !version.is_mounted() {
+        test_seed::not_run(format!("the machine has no control groups {version:?}"));
+    }
 }
 
 /// Lets jobs continue that wait with [`HOLD`].

@@ -28,11 +28,7 @@ nodes = "@NODES@"
 gpus = [1]
 "#;
 
-/// None if the control program is not available.
-fn lab() -> Result<Option<Lab>, LabError> {
-    let Some(control) = control() else {
-        return Ok(None);
-    };
+fn lab() -> Result<Lab, LabError> {
     let builder = Lab::builder()
         .gpu_list(&["H100-80:mig", "L40S-48", "T4-16"])
         .plain_gpu("t4", 2)
@@ -40,14 +36,12 @@ fn lab() -> Result<Option<Lab>, LabError> {
         .partition("mps", "")
         .partition("both", "")
         .pools(POOLS);
-    start_with_control(builder, &control).map(Some)
+    start_with_control(builder, &control())
 }
 
 #[test]
 fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
-    let Some(lab) = lab()? else {
-        return Ok(());
-    };
+    let lab = lab()?;
     let (users, node) = (lab.users(), &lab.nodes()[0]);
     let l40s = lab.gpu_uuids(node)?.remove(1);
 
@@ -125,9 +119,7 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
 
 #[test]
 fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabError> {
-    let Some(lab) = lab()? else {
-        return Ok(());
-    };
+    let lab = lab()?;
     let wrap = format!("--wrap={SEE}");
     let quarter = ["--hold", "-p", "mig", "--gres=gpufrac:0.25", &wrap];
     let job = lab.sbatch(&lab.users()[0], &quarter)?;
@@ -149,9 +141,7 @@ fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabErro
 
 #[test]
 fn a_gpu_of_no_pool_is_lent_by_slurm_itself() -> Result<(), LabError> {
-    let Some(lab) = lab()? else {
-        return Ok(());
-    };
+    let lab = lab()?;
     let (users, node) = (lab.users(), &lab.nodes()[0]);
     let (share, _) = run(&lab, &users[1], &["-p", "mps", "--gres=gpufrac:0.5"])?;
     let inherited = "--export=ALL,CUDA_MPS_PIPE_DIRECTORY=/own";
@@ -193,9 +183,7 @@ fn a_gpu_of_no_pool_is_lent_by_slurm_itself() -> Result<(), LabError> {
 
 #[test]
 fn jobs_from_inside_a_fraction_do_not_keep_its_daemon() -> Result<(), LabError> {
-    let Some(lab) = lab()? else {
-        return Ok(());
-    };
+    let lab = lab()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let see = format!("'{}'", SEE);
     let script = format!(
@@ -253,9 +241,7 @@ fn jobs_from_inside_a_fraction_do_not_keep_its_daemon() -> Result<(), LabError> 
 
 #[test]
 fn steps_of_jobs_whose_shares_have_a_type() -> Result<(), LabError> {
-    let Some(lab) = lab()? else {
-        return Ok(());
-    };
+    let lab = lab()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let l40s = lab.gpu_uuids(node)?.remove(1);
     let note = "'echo $CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE'";
@@ -284,9 +270,7 @@ fn steps_of_jobs_whose_shares_have_a_type() -> Result<(), LabError> {
 
 #[test]
 fn a_controller_that_starts_again_knows_the_shares_of_each_type() -> Result<(), LabError> {
-    let Some(mut lab) = lab()? else {
-        return Ok(());
-    };
+    let mut lab = lab()?;
     let users = lab.users().to_vec();
     let (mps, _) = run(&lab, &users[0], &["-p", "mps", "--gres=gpufrac:0.6"])?;
     let (either, _) = run(&lab, &users[1], &["-p", "both", "--gres=gpufrac:0.5"])?;

@@ -5,20 +5,17 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError};
 
-use crate::{HOLD, go, since};
+use crate::{HOLD, go, needs_slurm, since};
 
 const QUARTERS: &str = "--tres-per-task=gres/gpufrac:0.25";
 /// Prints the variables of a task's slice.
 const SEE: &str =
     "echo TASK=$SLURM_PROCID CUDA=$CUDA_VISIBLE_DEVICES F=$GPUFRAC_FRACTION N=$SLURMD_NODENAME";
 
-/// None on a Slurm that counts no shares per task; a separate test covers such a Slurm.
-fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Option<Lab>, LabError> {
-    if since(23, 11)? {
-        builder.cpus_per_node(16).start().map(Some)
-    } else {
-        Ok(None)
-    }
+/// A lab on a Slurm that counts shares per task; a separate test covers an older one.
+fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Lab, LabError> {
+    needs_slurm(23, 11)?;
+    builder.cpus_per_node(16).start()
 }
 
 /// The words after `name=`, in the order of lines.
@@ -47,7 +44,7 @@ fn all_different(output: &str) -> BTreeSet<String> {
 #[test]
 fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), LabError> {
     if since(23, 11)? {
-        return not_here!();
+        test_seed::not_run("this Slurm counts shares per task");
     }
     let lab = Lab::builder().start()?;
     let user = &lab.users()[0];
@@ -87,9 +84,7 @@ fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), La
 
 #[test]
 fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
-    let Some(lab) = lab(Lab::builder())? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder())?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = format!(
         "echo SCRIPT=$CUDA_VISIBLE_DEVICES; srun sh -c '{SEE}'; {HOLD}; \
@@ -146,9 +141,7 @@ fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
 /// Slurm's variables of the outer job, which sbatch passes on, must not affect the steps of the inner one.
 #[test]
 fn a_job_from_inside_asks_for_its_own_alone() -> Result<(), LabError> {
-    let Some(lab) = lab(Lab::builder())? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder())?;
     let user = &lab.users()[0];
     lab.write_work(
         "inner.sh",
@@ -177,9 +170,7 @@ fn a_job_from_inside_asks_for_its_own_alone() -> Result<(), LabError> {
 
 #[test]
 fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError> {
-    let Some(lab) = lab(Lab::builder())? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder())?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     // A job of the same user, against which file modes do not help.
     let other = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap", HOLD])?;
@@ -216,9 +207,7 @@ fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError>
 
 #[test]
 fn srun_and_salloc() -> Result<(), LabError> {
-    let Some(lab) = lab(Lab::builder())? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder())?;
     let user = &lab.users()[0];
     let direct = lab
         .command("srun")
@@ -248,9 +237,7 @@ fn srun_and_salloc() -> Result<(), LabError> {
 
 #[test]
 fn tasks_on_several_nodes_have_slices_where_they_are() -> Result<(), LabError> {
-    let Some(lab) = lab(Lab::builder().nodes(2))? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder().nodes(2))?;
     let user = &lab.users()[0];
     let output = lab
         .command("srun")
@@ -283,9 +270,7 @@ fn tasks_on_several_nodes_have_slices_where_they_are() -> Result<(), LabError> {
 #[test]
 fn shares_of_a_gpu_by_task() -> Result<(), LabError> {
     let pool = "[pool.shared]\nmechanism = \"timeslice\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
-    let Some(lab) = lab(Lab::builder().mig(false).pools(pool))? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder().mig(false).pools(pool))?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = format!("srun sh -c '{SEE}'; {HOLD}");
     let job = lab.sbatch(user, &["-N1", "-n4", QUARTERS, "--wrap", &script])?;
@@ -305,9 +290,7 @@ fn shares_of_a_gpu_by_task() -> Result<(), LabError> {
 
 #[test]
 fn impossible_requests_are_refused_with_an_alternative() -> Result<(), LabError> {
-    let Some(lab) = lab(Lab::builder().nodes(2))? else {
-        return not_here!();
-    };
+    let lab = lab(Lab::builder().nodes(2))?;
     let user = &lab.users()[0];
     for (args, tells) in [
         (&["-N1", "-n3", QUARTERS][..], "write --nodes=2 --ntasks=3"),

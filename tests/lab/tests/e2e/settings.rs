@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpufrac_lab::{CgroupVersion, Lab, LabBuilder, LabError};
 
-use crate::since;
+use crate::{needs_slurm, since};
 
 /// Prints the variables of a job's slice, and the same in a step.
 const SEE: &str = "echo CUDA=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo CUDA=$CUDA_VISIBLE_DEVICES'";
@@ -92,11 +92,8 @@ fn more_flags_of_the_prolog() -> Result<(), LabError> {
 
 #[test]
 fn devices_that_are_filled_evenly() -> Result<(), LabError> {
-    if since(23, 11)? {
-        serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[])
-    } else {
-        not_here!()
-    }
+    needs_slurm(23, 11)?;
+    serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[])
 }
 
 #[test]
@@ -152,17 +149,23 @@ const REACH: &str = "for file in @/nvidia[0-9]; do (exec 3<$file) 2>&1; done";
 
 #[test]
 fn without_task_cgroup_a_task_is_fenced_or_does_not_start() -> Result<(), LabError> {
-    use CgroupVersion::{V1, V2};
-    for (version, plugin, right, shut) in [
-        (V1, "task/cgroup,task/affinity", true, Some(1)),
-        (V1, "task/affinity", false, None),
-        // Slurm's steps have their own folders there in any case, and gpufrac's fence is attached to them.
-        (V2, "task/affinity", false, Some(1)),
-    ] {
-        if !version.is_mounted() {
-            eprintln!("left out: the machine has no control groups {version:?}");
-            continue;
-        }
+    let cases = [
+        ("task/cgroup,task/affinity", true, Some(1)),
+        ("task/affinity", false, None),
+    ];
+    fenced(CgroupVersion::V1, &cases)
+}
+
+/// Slurm's steps have their own folders there in any case, and gpufrac's fence is attached to them.
+#[test]
+fn without_task_cgroup_a_task_on_control_groups_of_version_2_is_fenced() -> Result<(), LabError> {
+    fenced(CgroupVersion::V2, &[("task/affinity", false, Some(1))])
+}
+
+/// `cases`: the task plugins, whether `check` accepts them, how many GPUs a task cannot open; None if it does not start.
+fn fenced(version: CgroupVersion, cases: &[(&str, bool, Option<usize>)]) -> Result<(), LabError> {
+    crate::needs_groups(version);
+    for &(plugin, right, shut) in cases {
         let lab = with(&format!("TaskPlugin={plugin}")).cgroup(version);
         let lab = lab.start()?;
         assert_eq!(check(&lab)?.0, right);
@@ -186,9 +189,7 @@ fn without_task_cgroup_a_task_is_fenced_or_does_not_start() -> Result<(), LabErr
 
 #[test]
 fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
-    if !since(23, 11)? {
-        return not_here!();
-    }
+    needs_slurm(23, 11)?;
     let lab = with("SelectTypeParameters=CR_CPU,ONE_TASK_PER_SHARING_GRES").start()?;
     let (right, said) = check(&lab)?;
     assert!(
@@ -210,9 +211,7 @@ fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
 /// With 25 free units on each half, a job of 50 must wait, unless Slurm may take them from both.
 #[test]
 fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
-    if !since(23, 11)? {
-        return not_here!();
-    }
+    needs_slurm(23, 11)?;
     let extra = "SelectTypeParameters=CR_CPU,MULTIPLE_SHARING_GRES_PJ";
     let lab = with(extra).gpus("H100-80", 1).start()?;
     let (right, said) = check(&lab)?;
@@ -238,9 +237,7 @@ fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
 
 #[test]
 fn a_prolog_inside_of_the_job_drains_the_node() -> Result<(), LabError> {
-    if !since(24, 5)? {
-        return not_here!();
-    }
+    needs_slurm(24, 5)?;
     let lab = with("PrologFlags=Alloc,Contain,DeferBatch,RunInJob").start()?;
     let (_, said) = check(&lab)?;
     let fix = "write instead: PrologFlags=Alloc,Contain,DeferBatch\n";

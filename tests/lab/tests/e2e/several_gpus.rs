@@ -326,11 +326,9 @@ fn four_gpus_without_mig_come_from_gpus_of_pieces_or_shares() -> Result<(), LabE
         ("L40S-48", TIMESLICE.to_owned(), None),
         ("L40S-48", shares(&hami), None),
     ];
-    if let Some(control) = control() {
-        for tenancy in ["shared", "private"] {
-            let mps = format!("mechanism = \"mps\"\ntenancy = \"{tenancy}\"");
-            kinds.push(("L40S-48", shares(&mps), Some(control.clone())));
-        }
+    for tenancy in ["shared", "private"] {
+        let mps = format!("mechanism = \"mps\"\ntenancy = \"{tenancy}\"");
+        kinds.push(("L40S-48", shares(&mps), Some(control())));
     }
     for (model, pools, control) in kinds {
         let builder = Lab::builder().gpus(model, 4).pools(&pools);

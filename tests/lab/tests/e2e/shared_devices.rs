@@ -24,17 +24,10 @@ socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die;
 print connect($socket, pack_sockaddr_un($ARGV[0])) ? "connected" : $!;
 "#;
 
-/// NVIDIA's own control program, which the tests of gpusim download; None if it is not available.
-pub fn control() -> Option<PathBuf> {
+/// NVIDIA's own control program, which the tests of gpusim download.
+pub fn control() -> PathBuf {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-    match debian::mps_control(&cache) {
-        Ok(program) => Some(program),
-        Err(reason) => {
-            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-            eprintln!("skipped: {reason}");
-            None
-        }
-    }
+    test_seed::needed(debian::mps_control(&cache))
 }
 
 /// Starts a lab with the scripts of this module.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpufrac_lab::{JobId, Lab, LabError, Outcome, User};
 use nix::sys::signal::Signal;
 
-use crate::{HOLD, go, since};
+use crate::{HOLD, go, needs_slurm};
 
 /// Builds the C program that submits through libslurm.
 pub(crate) fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
@@ -259,10 +259,8 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
 #[test]
 fn a_reconfigure_with_a_broken_file_is_refused_by_a_slurmctld_that_can_go_on()
 -> Result<(), LabError> {
-    if !since(23, 11)? {
-        // In this series the same slurmctld reads its configuration again, which the test above covers.
-        return not_here!();
-    }
+    // In this series the same slurmctld reads its configuration again, which the test above covers.
+    needs_slurm(23, 11)?;
     let mut lab = Lab::builder().start()?;
     let user = lab.users()[0].clone();
     let file = lab.folder().etc().join("gpufrac.toml");

@@ -54,10 +54,7 @@ impl Drop for Running {
 
 #[test]
 fn daemons_of_the_system_are_named_and_a_users_process_is_no_daemon() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root can look at the processes of others");
-        return;
-    }
+    test_seed::needs_root();
     let keep = tempfile::tempdir().unwrap();
     let node = keep.path().join("nvidia-cap1");
     let number = makedev(DEVICE.major.into(), DEVICE.minor.into());

@@ -5,14 +5,12 @@ use std::time::Duration;
 use gpufrac_lab::{Lab, LabError};
 
 use super::{counts, lines};
-use crate::since;
+use crate::needs_slurm;
 
 #[test]
 fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
-    if !since(23, 2)? {
-        // Debian's package of 22.05 has no scrontab.
-        return not_here!();
-    }
+    // Debian's package of 22.05 has no scrontab.
+    needs_slurm(23, 2)?;
     let lab = Lab::builder()
         .slurm_conf_extra("ScronParameters=enable")
         .start()?;
