@@ -252,98 +252,35 @@ pub(crate) fn b200_180() -> Geometry {
     seven_slices(rows, BLACKWELL, 18)
 }
 
-#[allow(clippy::too_many_arguments, reason = "a row of a table")]
-fn profile(
-    kind: u32,
-    id: u32,
-    name: &'static str,
-    slices: u32,
-    size: u32,
-    starts: &'static [u32],
-    max: u32,
-    multiprocessors: u32,
-    memory_mib: u64,
-    engines: Engines,
-) -> GpuProfile {
-    GpuProfile {
-        kind,
-        id,
-        name,
-        slices,
-        size,
-        starts,
-        max,
-        multiprocessors,
-        memory_mib,
-        engines,
-    }
+/// A table of profiles: kind, id, name, slices, size, starts, max, multiprocessors, MiB of memory, engines.
+macro_rules! profiles {
+    ($($kind:literal $id:literal $name:literal $slices:literal $size:literal $starts:expr, $max:literal
+        $multiprocessors:literal $memory:literal $engines:expr;)*) => {
+        vec![$(GpuProfile {
+            kind: $kind,
+            id: $id,
+            name: $name,
+            slices: $slices,
+            size: $size,
+            starts: $starts,
+            max: $max,
+            multiprocessors: $multiprocessors,
+            memory_mib: $memory,
+            engines: $engines,
+        }),*]
+    };
 }
 
 pub(crate) fn a30_24() -> Geometry {
     const QUARTERS: &[u32] = &[0, 1, 2, 3];
     const HALVES: &[u32] = &[0, 2];
-    let profiles = vec![
-        profile(
-            0,
-            14,
-            "1g.6gb",
-            1,
-            1,
-            QUARTERS,
-            4,
-            14,
-            5952,
-            engines(1, 1, 0, 0),
-        ),
-        profile(
-            7,
-            21,
-            "1g.6gb+me",
-            1,
-            1,
-            QUARTERS,
-            1,
-            14,
-            5952,
-            engines(1, 1, 1, 1),
-        ),
-        profile(
-            1,
-            5,
-            "2g.12gb",
-            2,
-            2,
-            HALVES,
-            2,
-            28,
-            11968,
-            engines(2, 2, 0, 0),
-        ),
-        profile(
-            8,
-            6,
-            "2g.12gb+me",
-            2,
-            2,
-            HALVES,
-            1,
-            28,
-            11968,
-            engines(2, 2, 1, 1),
-        ),
-        profile(
-            3,
-            0,
-            "4g.24gb",
-            4,
-            4,
-            &[0],
-            1,
-            56,
-            24000,
-            engines(4, 4, 1, 1),
-        ),
-    ];
+    let profiles = profiles! {
+           0 14 "1g.6gb"         1  1 QUARTERS, 4  14  5952 engines(1, 1, 0, 0);
+           7 21 "1g.6gb+me"      1  1 QUARTERS, 1  14  5952 engines(1, 1, 1, 1);
+           1  5 "2g.12gb"        2  2 HALVES,   2  28 11968 engines(2, 2, 0, 0);
+           8  6 "2g.12gb+me"     2  2 HALVES,   1  28 11968 engines(2, 2, 1, 1);
+           3  0 "4g.24gb"        4  4 &[0],     1  56 24000 engines(4, 4, 1, 1);
+    };
     Geometry {
         memory_slices: 4,
         compute_slices: 4,
@@ -364,140 +301,19 @@ pub(crate) fn rtx_pro_6000_96() -> Geometry {
             ofa,
         }
     }
-    let profiles = vec![
-        profile(
-            0x0,
-            14,
-            "1g.24gb",
-            1,
-            3,
-            QUARTERS,
-            4,
-            46,
-            24192,
-            media(1, 1, 0),
-        ),
-        profile(
-            0x7,
-            21,
-            "1g.24gb+me",
-            1,
-            3,
-            QUARTERS,
-            1,
-            46,
-            24192,
-            media(1, 1, 1),
-        ),
-        profile(
-            0xA,
-            47,
-            "1g.24gb+gfx",
-            1,
-            3,
-            QUARTERS,
-            4,
-            46,
-            24192,
-            media(1, 1, 0),
-        ),
-        profile(
-            0xF,
-            65,
-            "1g.24gb+me.all",
-            1,
-            3,
-            QUARTERS,
-            1,
-            46,
-            24192,
-            media(1, 4, 1),
-        ),
-        profile(
-            0xD,
-            67,
-            "1g.24gb-me",
-            1,
-            3,
-            QUARTERS,
-            4,
-            46,
-            24192,
-            media(1, 0, 0),
-        ),
-        profile(
-            0x1,
-            5,
-            "2g.48gb",
-            2,
-            6,
-            HALVES,
-            2,
-            94,
-            48512,
-            media(2, 2, 0),
-        ),
-        profile(
-            0xB,
-            35,
-            "2g.48gb+gfx",
-            2,
-            6,
-            HALVES,
-            2,
-            94,
-            48512,
-            media(2, 2, 0),
-        ),
-        profile(
-            0x10,
-            64,
-            "2g.48gb+me.all",
-            2,
-            6,
-            HALVES,
-            1,
-            94,
-            48512,
-            media(2, 4, 1),
-        ),
-        profile(
-            0xE,
-            66,
-            "2g.48gb-me",
-            2,
-            6,
-            HALVES,
-            2,
-            94,
-            48512,
-            media(2, 0, 0),
-        ),
-        profile(
-            0x3,
-            0,
-            "4g.96gb",
-            4,
-            12,
-            &[0],
-            1,
-            188,
-            97280,
-            media(4, 4, 1),
-        ),
-        profile(
-            0xC,
-            32,
-            "4g.96gb+gfx",
-            4,
-            12,
-            &[0],
-            1,
-            188,
-            97280,
-            media(4, 4, 1),
-        ),
-    ];
+    let profiles = profiles! {
+         0x0 14 "1g.24gb"        1  3 QUARTERS, 4  46 24192 media(1, 1, 0);
+         0x7 21 "1g.24gb+me"     1  3 QUARTERS, 1  46 24192 media(1, 1, 1);
+         0xA 47 "1g.24gb+gfx"    1  3 QUARTERS, 4  46 24192 media(1, 1, 0);
+         0xF 65 "1g.24gb+me.all" 1  3 QUARTERS, 1  46 24192 media(1, 4, 1);
+         0xD 67 "1g.24gb-me"     1  3 QUARTERS, 4  46 24192 media(1, 0, 0);
+         0x1  5 "2g.48gb"        2  6 HALVES,   2  94 48512 media(2, 2, 0);
+         0xB 35 "2g.48gb+gfx"    2  6 HALVES,   2  94 48512 media(2, 2, 0);
+        0x10 64 "2g.48gb+me.all" 2  6 HALVES,   1  94 48512 media(2, 4, 1);
+         0xE 66 "2g.48gb-me"     2  6 HALVES,   2  94 48512 media(2, 0, 0);
+         0x3  0 "4g.96gb"        4 12 &[0],     1 188 97280 media(4, 4, 1);
+         0xC 32 "4g.96gb+gfx"    4 12 &[0],     1 188 97280 media(4, 4, 1);
+    };
     Geometry {
         memory_slices: 12,
         compute_slices: 4,

@@ -215,6 +215,34 @@ fn utilization(call: &Call, device: DeviceHandle) -> Answer<sys::nvmlUtilization
     })
 }
 
+/// The versions of a list: the second and third have the ids of instances.
+macro_rules! lists {
+    ($($list:ident: $v3:ident $v2:ident $v1:ident;)*) => {
+        $(
+            lists! { @ $v3 nvmlProcessInfo_t, detailed(List::$list) }
+            lists! { @ $v2 nvmlProcessInfo_v2_t, detailed(List::$list) }
+            lists! { @ $v1 nvmlProcessInfo_v1_t, brief(List::$list) }
+        )*
+    };
+    (@ $name:ident $row:ident, $form:ident($list:expr)) => {
+        nvml! {
+            fn $name(device: DeviceHandle, count: Out<c_uint>, infos: Out<sys::$row>) {
+                let call = Call::new()?;
+                infos.fill(count, &$form(&listed(&call, device, $list)?))
+            }
+        }
+    };
+}
+
+lists! {
+    Compute: nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
+        nvmlDeviceGetComputeRunningProcesses;
+    Graphics: nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v2
+        nvmlDeviceGetGraphicsRunningProcesses;
+    Mps: nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetMPSComputeRunningProcesses_v2
+        nvmlDeviceGetMPSComputeRunningProcesses;
+}
+
 nvml! {
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<sys::nvmlMemory_t>) {
         let call = Call::new()?;
@@ -241,87 +269,6 @@ nvml! {
         };
         let total = mib * MIB;
         info.set(sys::nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - MIB, bar1Used: MIB })
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses_v3(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device, List::Compute)?))
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses_v2(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_v2_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device, List::Compute)?))
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_v1_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &brief(&listed(&call, device, List::Compute)?))
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device, List::Graphics)?))
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_v2_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device, List::Graphics)?))
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_v1_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &brief(&listed(&call, device, List::Graphics)?))
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device, List::Mps)?))
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_v2_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device, List::Mps)?))
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses(
-        device: DeviceHandle,
-        count: Out<c_uint>,
-        infos: Out<sys::nvmlProcessInfo_v1_t>,
-    ) {
-        let call = Call::new()?;
-        infos.fill(count, &brief(&listed(&call, device, List::Mps)?))
     }
 
     fn nvmlDeviceGetRunningProcessDetailList(

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::{Out, nvml, tagged, text_field};
 use crate::code::{Answer, Code};
-use crate::geometry::{ComputeProfile, GpuProfile};
+use crate::geometry::ComputeProfile;
 use crate::node::{Gpu, GpuInstance, MigDeviceBy};
 use crate::processes;
 use crate::session::{Call, Handle};
@@ -48,18 +48,22 @@ fn remaining(gi: &GpuInstance, profile: &ComputeProfile) -> c_uint {
     profile.starts.iter().filter(|start| free(**start)).count() as c_uint
 }
 
-fn info_v1(profile: &ComputeProfile, of: &GpuProfile) -> sys::nvmlComputeInstanceProfileInfo_t {
-    sys::nvmlComputeInstanceProfileInfo_t {
-        id: profile.id,
-        sliceCount: profile.slices,
-        instanceCount: profile.max,
-        multiprocessorCount: profile.multiprocessors,
-        sharedCopyEngineCount: of.engines.copy,
-        sharedDecoderCount: of.engines.decode,
-        sharedEncoderCount: of.engines.encode,
-        sharedJpegCount: of.engines.jpeg,
-        sharedOfaCount: of.engines.ofa,
-    }
+/// A struct of a profile: the fields that all versions have, and the further ones.
+macro_rules! profile_info {
+    ($name:ident, $profile:expr, $of:expr, $($more:tt)*) => {
+        sys::$name {
+            id: $profile.id,
+            sliceCount: $profile.slices,
+            instanceCount: $profile.max,
+            multiprocessorCount: $profile.multiprocessors,
+            sharedCopyEngineCount: $of.engines.copy,
+            sharedDecoderCount: $of.engines.decode,
+            sharedEncoderCount: $of.engines.encode,
+            sharedJpegCount: $of.engines.jpeg,
+            sharedOfaCount: $of.engines.ofa,
+            $($more)*
+        }
+    };
 }
 
 fn create(
@@ -98,7 +102,7 @@ nvml! {
         let call = Call::new()?;
         let (_, gpu, gi) = call.gpu_instance(instance)?;
         let profile = profile_of_kind(gpu, gi, kind, engine)?;
-        info.set(info_v1(&profile, gpu.profile_of(gi)?))
+        info.set(profile_info!(nvmlComputeInstanceProfileInfo_t, profile, gpu.profile_of(gi)?,))
     }
 
     fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
@@ -110,38 +114,14 @@ nvml! {
         let call = Call::new()?;
         let (_, gpu, gi) = call.gpu_instance(instance)?;
         let profile = profile_of_kind(gpu, gi, kind, engine)?;
-        let first = info_v1(&profile, gpu.profile_of(gi)?);
+        let of = gpu.profile_of(gi)?;
         let name = text_field(&format!("MIG {}", profile.name));
         let version = Out(info.0.cast::<c_uint>()).get()?;
         if version == tagged::<sys::nvmlComputeInstanceProfileInfo_v2_t>(2) {
-            info.set(sys::nvmlComputeInstanceProfileInfo_v2_t {
-                version,
-                id: first.id,
-                sliceCount: first.sliceCount,
-                instanceCount: first.instanceCount,
-                multiprocessorCount: first.multiprocessorCount,
-                sharedCopyEngineCount: first.sharedCopyEngineCount,
-                sharedDecoderCount: first.sharedDecoderCount,
-                sharedEncoderCount: first.sharedEncoderCount,
-                sharedJpegCount: first.sharedJpegCount,
-                sharedOfaCount: first.sharedOfaCount,
-                name,
-            })
+            info.set(profile_info!(nvmlComputeInstanceProfileInfo_v2_t, profile, of, version, name))
         } else if version == tagged::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3) {
-            Out(info.0.cast()).set(sys::nvmlComputeInstanceProfileInfo_v3_t {
-                version,
-                id: first.id,
-                sliceCount: first.sliceCount,
-                instanceCount: first.instanceCount,
-                multiprocessorCount: first.multiprocessorCount,
-                sharedCopyEngineCount: first.sharedCopyEngineCount,
-                sharedDecoderCount: first.sharedDecoderCount,
-                sharedEncoderCount: first.sharedEncoderCount,
-                sharedJpegCount: first.sharedJpegCount,
-                sharedOfaCount: first.sharedOfaCount,
-                name,
-                capabilities: 0,
-            })
+            let info = Out(info.0.cast());
+            info.set(profile_info!(nvmlComputeInstanceProfileInfo_v3_t, profile, of, version, name, capabilities: 0))
         } else {
             Err(Code::ARGUMENT_VERSION_MISMATCH)
         }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::{Out, Text, nvml, text_field};
+use super::{Out, Text, getters, nvml, text_field};
 use crate::code::{Answer, Code};
 use crate::model::Model;
 use crate::node::{Gpu, MigDeviceBy};
@@ -94,6 +94,15 @@ fn cpu_set(size: c_uint, set: Out<c_ulong>) -> Answer {
         set.at(word).set(bits)?;
     }
     Ok(())
+}
+
+getters! {
+    (call, device, gpu)
+    fn nvmlDeviceGetMemoryBusWidth() -> c_uint { gpu.model().memory_bus_bits }
+    fn nvmlDeviceGetBoardId() -> c_uint { gpu.pci_bus << 8 }
+    fn nvmlDeviceGetMultiGpuBoard() -> c_uint { 0 }
+    fn nvmlDeviceGetBusType() -> c_uint { sys::NVML_BUS_TYPE_PCIE }
+    fn nvmlDeviceGetVirtualizationMode() -> c_uint { 0 }
 }
 
 nvml! {
@@ -208,10 +217,6 @@ nvml! {
         cores.set(model.multiprocessors * model.cores_per_multiprocessor)
     }
 
-    fn nvmlDeviceGetMemoryBusWidth(device: DeviceHandle, bits: Out<c_uint>) {
-        bits.set(Call::new()?.gpu(device)?.1.model().memory_bus_bits)
-    }
-
     fn nvmlDeviceGetPciInfo_v3(device: DeviceHandle, info: Out<sys::nvmlPciInfo_t>) {
         info.set(pci_info(Call::new()?.device(device)?.gpu))
     }
@@ -237,15 +242,6 @@ nvml! {
         info.set(value)
     }
 
-    fn nvmlDeviceGetBoardId(device: DeviceHandle, board: Out<c_uint>) {
-        board.set(Call::new()?.gpu(device)?.1.pci_bus << 8)
-    }
-
-    fn nvmlDeviceGetMultiGpuBoard(device: DeviceHandle, multi: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        multi.set(0)
-    }
-
     fn nvmlDeviceGetModuleId(device: DeviceHandle, module: Out<c_uint>) {
         let call = Call::new()?;
         module.set(call.gpu(device)?.0 as c_uint + 1)
@@ -260,16 +256,6 @@ nvml! {
     fn nvmlDeviceGetVbiosVersion(device: DeviceHandle, text: Out<c_char>, length: c_uint) {
         Call::new()?.gpu(device)?;
         text.text(length, "96.00.00.00.00")
-    }
-
-    fn nvmlDeviceGetBusType(device: DeviceHandle, kind: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        kind.set(sys::NVML_BUS_TYPE_PCIE)
-    }
-
-    fn nvmlDeviceGetVirtualizationMode(device: DeviceHandle, mode: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        mode.set(0)
     }
 
     fn nvmlDeviceGetCpuAffinity(device: DeviceHandle, size: c_uint, set: Out<c_ulong>) {

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::{Out, clients, device, nvml};
+use super::{Out, clients, device, getters, nvml};
 use crate::code::{Answer, Code};
 use crate::model::Architecture;
 use crate::node::compute_mode::{DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED};
@@ -67,15 +67,41 @@ fn energy_mj(call: &Call, device: DeviceHandle) -> Answer<u64> {
     Ok((idle + 0.8 * room * busy_us / 1e6) as u64)
 }
 
+getters! {
+    (call, device, gpu)
+    fn nvmlDeviceGetTotalEnergyConsumption() -> c_ulonglong { energy_mj(call, device)? }
+    fn nvmlDeviceGetPersistenceMode() -> c_uint { gpu.persistence.into() }
+    fn nvmlDeviceGetPowerUsage() -> c_uint { power_mw(call, device)? }
+    fn nvmlDeviceGetPowerManagementMode() -> c_uint { 1 }
+    fn nvmlDeviceGetPowerManagementLimit() -> c_uint { gpu.model().power_limit_mw }
+    fn nvmlDeviceGetPowerManagementDefaultLimit() -> c_uint { gpu.model().power_limit_mw }
+    fn nvmlDeviceGetEnforcedPowerLimit() -> c_uint { gpu.model().power_limit_mw }
+    fn nvmlDeviceGetPerformanceState() -> c_uint { 0 }
+    fn nvmlDeviceGetPowerState() -> c_uint { 0 }
+    fn nvmlDeviceGetClockInfo(kind: c_uint) -> c_uint { clock_now(call, device, kind)? }
+    fn nvmlDeviceGetMaxClockInfo(kind: c_uint) -> c_uint { clock(call, device, kind)? }
+    fn nvmlDeviceGetMaxCustomerBoostClock(kind: c_uint) -> c_uint { clock(call, device, kind)? }
+    fn nvmlDeviceGetApplicationsClock(kind: c_uint) -> c_uint { clock(call, device, kind)? }
+    fn nvmlDeviceGetDefaultApplicationsClock(kind: c_uint) -> c_uint { clock(call, device, kind)? }
+    fn nvmlDeviceGetCurrentClocksThrottleReasons() -> u64 { u64::from(load(call, device)? == 0.0) }
+    fn nvmlDeviceGetCurrentClocksEventReasons() -> u64 { u64::from(load(call, device)? == 0.0) }
+    fn nvmlDeviceGetSupportedClocksThrottleReasons() -> u64 { 0x1ff }
+    fn nvmlDeviceGetSupportedClocksEventReasons() -> u64 { 0x1ff }
+    fn nvmlDeviceGetDefaultEccMode() -> c_uint { 1 }
+    fn nvmlDeviceGetTotalEccErrors(_kind: c_uint, _counter: c_uint) -> u64 { 0 }
+    fn nvmlDeviceGetMaxPcieLinkGeneration() -> c_uint { gpu.model().pcie_generation }
+    fn nvmlDeviceGetGpuMaxPcieLinkGeneration() -> c_uint { gpu.model().pcie_generation }
+    fn nvmlDeviceGetCurrPcieLinkGeneration() -> c_uint { gpu.model().pcie_generation }
+    fn nvmlDeviceGetMaxPcieLinkWidth() -> c_uint { 16 }
+    fn nvmlDeviceGetCurrPcieLinkWidth() -> c_uint { 16 }
+    fn nvmlDeviceGetPcieReplayCounter() -> c_uint { 0 }
+    fn nvmlDeviceGetPcieThroughput(_counter: c_uint) -> c_uint { 0 }
+    fn nvmlDeviceGetDisplayMode() -> c_uint { 0 }
+    fn nvmlDeviceGetDisplayActive() -> c_uint { 0 }
+    fn nvmlDeviceGetNumFans() -> c_uint { 0 }
+}
+
 nvml! {
-    fn nvmlDeviceGetTotalEnergyConsumption(device: DeviceHandle, millijoules: Out<c_ulonglong>) {
-        millijoules.set(energy_mj(&Call::new()?, device)?)
-    }
-
-    fn nvmlDeviceGetPersistenceMode(device: DeviceHandle, mode: Out<c_uint>) {
-        mode.set(Call::new()?.gpu(device)?.1.persistence.into())
-    }
-
     fn nvmlDeviceSetPersistenceMode(device: DeviceHandle, mode: c_uint) {
         let call = Call::new()?;
         let (index, _) = call.gpu(device)?;
@@ -140,27 +166,6 @@ nvml! {
         degrees.set(value)
     }
 
-    fn nvmlDeviceGetPowerUsage(device: DeviceHandle, milliwatts: Out<c_uint>) {
-        milliwatts.set(power_mw(&Call::new()?, device)?)
-    }
-
-    fn nvmlDeviceGetPowerManagementMode(device: DeviceHandle, mode: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        mode.set(1)
-    }
-
-    fn nvmlDeviceGetPowerManagementLimit(device: DeviceHandle, milliwatts: Out<c_uint>) {
-        milliwatts.set(device::model(&Call::new()?, device)?.power_limit_mw)
-    }
-
-    fn nvmlDeviceGetPowerManagementDefaultLimit(device: DeviceHandle, milliwatts: Out<c_uint>) {
-        milliwatts.set(device::model(&Call::new()?, device)?.power_limit_mw)
-    }
-
-    fn nvmlDeviceGetEnforcedPowerLimit(device: DeviceHandle, milliwatts: Out<c_uint>) {
-        milliwatts.set(device::model(&Call::new()?, device)?.power_limit_mw)
-    }
-
     fn nvmlDeviceGetPowerManagementLimitConstraints(
         device: DeviceHandle,
         least: Out<c_uint>,
@@ -170,36 +175,6 @@ nvml! {
         let limit = device::model(&call, device)?.power_limit_mw;
         least.set(limit / 4)?;
         most.set(limit)
-    }
-
-    fn nvmlDeviceGetPerformanceState(device: DeviceHandle, state: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        state.set(0)
-    }
-
-    fn nvmlDeviceGetPowerState(device: DeviceHandle, state: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        state.set(0)
-    }
-
-    fn nvmlDeviceGetClockInfo(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
-        mhz.set(clock_now(&Call::new()?, device, kind)?)
-    }
-
-    fn nvmlDeviceGetMaxClockInfo(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
-        mhz.set(clock(&Call::new()?, device, kind)?)
-    }
-
-    fn nvmlDeviceGetMaxCustomerBoostClock(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
-        mhz.set(clock(&Call::new()?, device, kind)?)
-    }
-
-    fn nvmlDeviceGetApplicationsClock(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
-        mhz.set(clock(&Call::new()?, device, kind)?)
-    }
-
-    fn nvmlDeviceGetDefaultApplicationsClock(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
-        mhz.set(clock(&Call::new()?, device, kind)?)
     }
 
     fn nvmlDeviceGetClock(device: DeviceHandle, kind: c_uint, which: c_uint, mhz: Out<c_uint>) {
@@ -237,26 +212,6 @@ nvml! {
         clocks.fill(count, &all)
     }
 
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: DeviceHandle, reasons: Out<u64>) {
-        let call = Call::new()?;
-        reasons.set(u64::from(load(&call, device)? == 0.0))
-    }
-
-    fn nvmlDeviceGetCurrentClocksEventReasons(device: DeviceHandle, reasons: Out<u64>) {
-        let call = Call::new()?;
-        reasons.set(u64::from(load(&call, device)? == 0.0))
-    }
-
-    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: DeviceHandle, reasons: Out<u64>) {
-        Call::new()?.gpu(device)?;
-        reasons.set(0x1ff)
-    }
-
-    fn nvmlDeviceGetSupportedClocksEventReasons(device: DeviceHandle, reasons: Out<u64>) {
-        Call::new()?.gpu(device)?;
-        reasons.set(0x1ff)
-    }
-
     fn nvmlDeviceGetAutoBoostedClocksEnabled(
         device: DeviceHandle,
         _on: Out<c_uint>,
@@ -271,21 +226,6 @@ nvml! {
         Call::new()?.gpu(device)?;
         current.set(1)?;
         pending.set(1)
-    }
-
-    fn nvmlDeviceGetDefaultEccMode(device: DeviceHandle, mode: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        mode.set(1)
-    }
-
-    fn nvmlDeviceGetTotalEccErrors(
-        device: DeviceHandle,
-        _kind: c_uint,
-        _counter: c_uint,
-        count: Out<u64>,
-    ) {
-        Call::new()?.gpu(device)?;
-        count.set(0)
     }
 
     fn nvmlDeviceGetMemoryErrorCounter(
@@ -333,48 +273,6 @@ nvml! {
         })
     }
 
-    fn nvmlDeviceGetMaxPcieLinkGeneration(device: DeviceHandle, value: Out<c_uint>) {
-        value.set(device::model(&Call::new()?, device)?.pcie_generation)
-    }
-
-    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: DeviceHandle, value: Out<c_uint>) {
-        value.set(device::model(&Call::new()?, device)?.pcie_generation)
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkGeneration(device: DeviceHandle, value: Out<c_uint>) {
-        value.set(device::model(&Call::new()?, device)?.pcie_generation)
-    }
-
-    fn nvmlDeviceGetMaxPcieLinkWidth(device: DeviceHandle, value: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        value.set(16)
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkWidth(device: DeviceHandle, value: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        value.set(16)
-    }
-
-    fn nvmlDeviceGetPcieReplayCounter(device: DeviceHandle, value: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        value.set(0)
-    }
-
-    fn nvmlDeviceGetPcieThroughput(device: DeviceHandle, _counter: c_uint, value: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        value.set(0)
-    }
-
-    fn nvmlDeviceGetDisplayMode(device: DeviceHandle, mode: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        mode.set(0)
-    }
-
-    fn nvmlDeviceGetDisplayActive(device: DeviceHandle, active: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        active.set(0)
-    }
-
     fn nvmlDeviceGetInforomImageVersion(device: DeviceHandle, text: Out<c_char>, length: c_uint) {
         Call::new()?.gpu(device)?;
         text.text(length, "G520.0200.00.05")
@@ -397,8 +295,4 @@ nvml! {
         on_by_default.set(1)
     }
 
-    fn nvmlDeviceGetNumFans(device: DeviceHandle, fans: Out<c_uint>) {
-        Call::new()?.gpu(device)?;
-        fans.set(0)
-    }
 }

@@ -39,6 +39,25 @@ fn profile_name(profile: &GpuProfile) -> [std::ffi::c_char; 96] {
     text_field(&format!("MIG {}", profile.name))
 }
 
+/// A struct of a profile: the fields that all versions have, and the further ones.
+macro_rules! profile_info {
+    ($name:ident, $profile:expr, $($more:tt)*) => {
+        sys::$name {
+            id: $profile.id,
+            sliceCount: $profile.slices,
+            instanceCount: $profile.max,
+            multiprocessorCount: $profile.multiprocessors,
+            copyEngineCount: $profile.engines.copy,
+            decoderCount: $profile.engines.decode,
+            encoderCount: $profile.engines.encode,
+            jpegCount: $profile.engines.jpeg,
+            ofaCount: $profile.engines.ofa,
+            memorySizeMB: $profile.memory_mib,
+            $($more)*
+        }
+    };
+}
+
 /// Fills the struct in the version that the caller set.
 fn versioned_profile(
     gpu: &Gpu,
@@ -46,43 +65,27 @@ fn versioned_profile(
     out: Out<sys::nvmlGpuInstanceProfileInfo_v2_t>,
 ) -> Answer {
     let version = Out(out.0.cast::<c_uint>()).get()?;
+    let (name, peers) = (profile_name(profile), peers(gpu));
     if version == tagged::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2) {
-        out.set(sys::nvmlGpuInstanceProfileInfo_v2_t {
-            version,
-            id: profile.id,
-            isP2pSupported: peers(gpu),
-            sliceCount: profile.slices,
-            instanceCount: profile.max,
-            multiprocessorCount: profile.multiprocessors,
-            copyEngineCount: profile.engines.copy,
-            decoderCount: profile.engines.decode,
-            encoderCount: profile.engines.encode,
-            jpegCount: profile.engines.jpeg,
-            ofaCount: profile.engines.ofa,
-            memorySizeMB: profile.memory_mib,
-            name: profile_name(profile),
-        })
+        out.set(profile_info!(nvmlGpuInstanceProfileInfo_v2_t, profile, version, name, isP2pSupported: peers))
     } else if version == tagged::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3) {
-        Out(out.0.cast::<sys::nvmlGpuInstanceProfileInfo_v3_t>()).set(
-            sys::nvmlGpuInstanceProfileInfo_v3_t {
-                version,
-                id: profile.id,
-                sliceCount: profile.slices,
-                instanceCount: profile.max,
-                multiprocessorCount: profile.multiprocessors,
-                copyEngineCount: profile.engines.copy,
-                decoderCount: profile.engines.decode,
-                encoderCount: profile.engines.encode,
-                jpegCount: profile.engines.jpeg,
-                ofaCount: profile.engines.ofa,
-                memorySizeMB: profile.memory_mib,
-                name: profile_name(profile),
-                capabilities: peers(gpu),
-            },
-        )
+        let out = Out(out.0.cast());
+        out.set(profile_info!(nvmlGpuInstanceProfileInfo_v3_t, profile, version, name, capabilities: peers))
     } else {
         Err(Code::ARGUMENT_VERSION_MISMATCH)
     }
+}
+
+/// All placements of a profile, even occupied ones.
+fn placements(device: DeviceHandle, id: c_uint) -> Answer<Vec<Placement>> {
+    let call = Call::new()?;
+    let (_, gpu) = call.gpu(device)?;
+    let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
+    call.administrator()?;
+    let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
+    let size = profile.size;
+    let starts = profile.starts.iter();
+    Ok(starts.map(|&start| Placement { start, size }).collect())
 }
 
 fn create(
@@ -173,19 +176,7 @@ nvml! {
         let call = Call::new()?;
         let (_, gpu) = call.gpu(device)?;
         let profile = profile_of_kind(gpu, kind)?;
-        info.set(sys::nvmlGpuInstanceProfileInfo_t {
-            id: profile.id,
-            isP2pSupported: peers(gpu),
-            sliceCount: profile.slices,
-            instanceCount: profile.max,
-            multiprocessorCount: profile.multiprocessors,
-            copyEngineCount: profile.engines.copy,
-            decoderCount: profile.engines.decode,
-            encoderCount: profile.engines.encode,
-            jpegCount: profile.engines.jpeg,
-            ofaCount: profile.engines.ofa,
-            memorySizeMB: profile.memory_mib,
-        })
+        info.set(profile_info!(nvmlGpuInstanceProfileInfo_t, profile, isP2pSupported: peers(gpu)))
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoV(
@@ -210,46 +201,29 @@ nvml! {
         versioned_profile(gpu, profile, info)
     }
 
-    // All placements of the profile, even occupied ones.
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: DeviceHandle,
         id: c_uint,
-        placements: Out<Placement>,
+        room: Out<Placement>,
         count: Out<c_uint>,
     ) {
-        let call = Call::new()?;
-        let (_, gpu) = call.gpu(device)?;
-        let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
-        call.administrator()?;
-        let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
-        let starts = profile.starts.iter();
-        let all: Vec<_> = starts
-            .map(|&start| Placement { start, size: profile.size })
-            .collect();
-        if placements.is_null() {
+        let all = placements(device, id)?;
+        if room.is_null() {
             return count.set(all.len() as c_uint);
         }
-        placements.fill(count, &all)
+        room.fill(count, &all)
     }
 
+    // The first version assumes enough room.
     fn nvmlDeviceGetGpuInstancePossiblePlacements(
         device: DeviceHandle,
         id: c_uint,
-        placements: Out<Placement>,
+        room: Out<Placement>,
         count: Out<c_uint>,
     ) {
-        // The first version assumes enough room.
-        let call = Call::new()?;
-        let (_, gpu) = call.gpu(device)?;
-        let geometry = gpu.geometry().ok_or(Code::NOT_SUPPORTED)?;
-        call.administrator()?;
-        let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
-        let starts = profile.starts.iter();
-        let all: Vec<_> = starts
-            .map(|&start| Placement { start, size: profile.size })
-            .collect();
+        let all = placements(device, id)?;
         count.set(all.len() as c_uint)?;
-        placements.write_all(&all)
+        room.write_all(&all)
     }
 
     fn nvmlDeviceGetGpuInstanceRemainingCapacity(

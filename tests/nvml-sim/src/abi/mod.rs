@@ -237,3 +237,21 @@ macro_rules! nvml {
     };
 }
 use nvml;
+
+/// Declares functions that write one value of a whole GPU. Their bodies use the three names at the beginning.
+macro_rules! getters {
+    ($names:tt $(fn $name:ident($($arg:ident: $kind:ty),*) -> $type:ty $value:block)*) => {
+        $($crate::abi::getters! { @ $names $name ($($arg: $kind),*) $type, $value })*
+    };
+    (@ ($call:ident, $device:ident, $gpu:ident) $name:ident ($($arg:ident: $kind:ty),*) $type:ty, $value:block) => {
+        $crate::abi::nvml! {
+            fn $name($device: DeviceHandle, $($arg: $kind,)* out: Out<$type>) {
+                let $call = &Call::new()?;
+                #[allow(unused_variables, reason = "some values are the same for all GPUs")]
+                let (_, $gpu) = $call.gpu($device)?;
+                out.set($value)
+            }
+        }
+    };
+}
+use getters;

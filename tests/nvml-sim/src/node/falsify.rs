@@ -35,10 +35,6 @@ pub enum How {
 
 use How::{Calls, Capability, DeadTelemetry, Room, State, Tables};
 
-const fn falsehood(name: &'static str, how: How) -> Falsehood {
-    Falsehood { name, how }
-}
-
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 const DESTROY: &str = "nvmlGpuInstanceDestroy";
 const DESTROY_COMPUTE: &str = "nvmlComputeInstanceDestroy";
@@ -49,130 +45,57 @@ const INVALID: u32 = Code::INVALID_ARGUMENT.0;
 const IN_USE: u32 = Code::IN_USE.0;
 const NO_ROOM: u32 = Code::INSUFFICIENT_RESOURCES.0;
 
-/// All falsehoods.
-pub static FALSEHOODS: &[Falsehood] = &[
-    falsehood("more-memory", Tables(|it| plain(it).memory_mib *= 2)),
-    falsehood(
-        "fewer-multiprocessors",
-        Tables(|it| plain(it).multiprocessors -= 1),
-    ),
-    falsehood("fewer-instances", Tables(|it| plain(it).max -= 1)),
-    falsehood(
-        "missing-place",
-        Tables(|it| plain(it).starts = &[0, 1, 2, 3, 4, 5]),
-    ),
-    falsehood(
-        "further-place",
-        Tables(|it| plain(it).starts = &[0, 1, 2, 3, 4, 5, 6, 7]),
-    ),
-    falsehood("missing-profile", Tables(missing_profile)),
-    falsehood("other-name", Tables(|it| plain(it).name = "1g.9gb")),
-    falsehood("refuses-a-place", Calls(CREATE, 3, 1, What::Fail(INVALID))),
-    falsehood(
-        "refuses-and-makes",
-        Calls(CREATE, 3, 1, What::FailAfter(IN_USE)),
-    ),
-    falsehood(
-        "occupied-is-in-use",
-        Calls(CREATE, 1, 0, What::Instead(NO_ROOM, IN_USE)),
-    ),
-    falsehood(
-        "wrong-place-is-no-room",
-        Calls(CREATE, 1, 0, What::Instead(INVALID, NO_ROOM)),
-    ),
-    falsehood("places-overlap", Room),
-    falsehood("elsewhere", State(elsewhere)),
-    falsehood("ids-count-up", State(ids_count_up)),
-    falsehood("new-uuids", State(|node| uuids(node, |serial, _| serial))),
-    falsehood("equal-uuids", State(|node| uuids(node, |_, _| 7))),
-    falsehood("uuid-of-version-4", State(old_uuids)),
-    falsehood("no-compute-instance", State(no_compute_instance)),
-    falsehood("memory-when-idle", State(memory_when_idle)),
-    falsehood("mode-ends", State(mode_ends)),
-    falsehood(
-        "no-way-by-info",
-        State(|node| node.mig_device_by = MigDeviceBy::Walk),
-    ),
-    falsehood(
-        "stale-session",
-        State(|node| node.manners.stale_sessions = true),
-    ),
-    falsehood(
-        "destroy-goes-later",
-        State(|node| node.manners.destroyed_after_ms = Some(30)),
-    ),
-    falsehood("capability-off-by-one", Capability(|minor, _| *minor += 1)),
-    falsehood(
-        "capability-for-root-alone",
-        Capability(|_, mode| *mode = 0o400),
-    ),
-    falsehood("destroy-stays", Calls(DESTROY, 1, 2, What::Fail(0))),
-    falsehood("destroy-is-late", Calls(DESTROY, 1, 3, What::Fail(IN_USE))),
-    falsehood("destroy-never", Calls(DESTROY, 9, 0, What::Fail(IN_USE))),
-    falsehood(
-        "destroy-under-a-program",
-        Calls(DESTROY_COMPUTE, 1, 0, What::Instead(IN_USE, 0)),
-    ),
-    falsehood(
-        "absent-compute-is-invalid",
-        Calls(COMPUTE_BY_ID, 1, 0, What::Instead(NOT_FOUND, INVALID)),
-    ),
-    falsehood(
-        "absent-instance-is-invalid",
-        Calls(BY_ID, 1, 0, What::Instead(NOT_FOUND, INVALID)),
-    ),
-    falsehood("not-by-id", Calls(BY_ID, 1, 1, What::Fail(NOT_FOUND))),
-    falsehood(
-        "empty-list",
-        Calls("nvmlDeviceGetGpuInstances", 8, 1, What::Fail(0)),
-    ),
-    falsehood(
-        "no-capacity",
-        Calls(
-            "nvmlDeviceGetGpuInstanceRemainingCapacity",
-            1,
-            0,
-            What::Fail(0),
-        ),
-    ),
-    falsehood("unknown-code", Calls(BY_ID, 9, 1, What::Fail(77))),
-    falsehood(
-        "lost",
-        Calls(
-            "nvmlGpuInstanceGetInfo",
-            20,
-            1,
-            What::Fail(Code::GPU_IS_LOST.0),
-        ),
-    ),
-    falsehood(
-        "slow",
-        Calls("nvmlDeviceGetHandleByPciBusId_v2", 1, 0, What::Delay(900)),
-    ),
-    falsehood(
-        "no-counters",
-        Calls(
-            "nvmlGpmMigSampleGet",
-            1,
-            0,
-            What::Fail(Code::NOT_SUPPORTED.0),
-        ),
-    ),
-    falsehood("dead-counters", DeadTelemetry),
-    falsehood(
-        "no-processes",
-        Calls(
-            "nvmlDeviceGetComputeRunningProcesses_v3",
-            1,
-            0,
-            What::Fail(0),
-        ),
-    ),
-    falsehood(
-        "mode-stays",
-        Calls("nvmlDeviceSetMigMode", 1, 1, What::Fail(0)),
-    ),
-];
+/// The table of all falsehoods.
+macro_rules! falsehoods {
+    ($($name:literal $how:expr;)*) => {
+        /// All falsehoods.
+        pub static FALSEHOODS: &[Falsehood] = &[$(Falsehood { name: $name, how: $how }),*];
+    };
+}
+
+falsehoods! {
+    "more-memory" Tables(|it| plain(it).memory_mib *= 2);
+    "fewer-multiprocessors" Tables(|it| plain(it).multiprocessors -= 1);
+    "fewer-instances" Tables(|it| plain(it).max -= 1);
+    "missing-place" Tables(|it| plain(it).starts = &[0, 1, 2, 3, 4, 5]);
+    "further-place" Tables(|it| plain(it).starts = &[0, 1, 2, 3, 4, 5, 6, 7]);
+    "missing-profile" Tables(missing_profile);
+    "other-name" Tables(|it| plain(it).name = "1g.9gb");
+    "refuses-a-place" Calls(CREATE, 3, 1, What::Fail(INVALID));
+    "refuses-and-makes" Calls(CREATE, 3, 1, What::FailAfter(IN_USE));
+    "occupied-is-in-use" Calls(CREATE, 1, 0, What::Instead(NO_ROOM, IN_USE));
+    "wrong-place-is-no-room" Calls(CREATE, 1, 0, What::Instead(INVALID, NO_ROOM));
+    "places-overlap" Room;
+    "elsewhere" State(elsewhere);
+    "ids-count-up" State(ids_count_up);
+    "new-uuids" State(|node| uuids(node, |serial, _| serial));
+    "equal-uuids" State(|node| uuids(node, |_, _| 7));
+    "uuid-of-version-4" State(old_uuids);
+    "no-compute-instance" State(no_compute_instance);
+    "memory-when-idle" State(memory_when_idle);
+    "mode-ends" State(mode_ends);
+    "no-way-by-info" State(|node| node.mig_device_by = MigDeviceBy::Walk);
+    "stale-session" State(|node| node.manners.stale_sessions = true);
+    "destroy-goes-later" State(|node| node.manners.destroyed_after_ms = Some(30));
+    "capability-off-by-one" Capability(|minor, _| *minor += 1);
+    "capability-for-root-alone" Capability(|_, mode| *mode = 0o400);
+    "destroy-stays" Calls(DESTROY, 1, 2, What::Fail(0));
+    "destroy-is-late" Calls(DESTROY, 1, 3, What::Fail(IN_USE));
+    "destroy-never" Calls(DESTROY, 9, 0, What::Fail(IN_USE));
+    "destroy-under-a-program" Calls(DESTROY_COMPUTE, 1, 0, What::Instead(IN_USE, 0));
+    "absent-compute-is-invalid" Calls(COMPUTE_BY_ID, 1, 0, What::Instead(NOT_FOUND, INVALID));
+    "absent-instance-is-invalid" Calls(BY_ID, 1, 0, What::Instead(NOT_FOUND, INVALID));
+    "not-by-id" Calls(BY_ID, 1, 1, What::Fail(NOT_FOUND));
+    "empty-list" Calls("nvmlDeviceGetGpuInstances", 8, 1, What::Fail(0));
+    "no-capacity" Calls("nvmlDeviceGetGpuInstanceRemainingCapacity", 1, 0, What::Fail(0));
+    "unknown-code" Calls(BY_ID, 9, 1, What::Fail(77));
+    "lost" Calls("nvmlGpuInstanceGetInfo", 20, 1, What::Fail(Code::GPU_IS_LOST.0));
+    "slow" Calls("nvmlDeviceGetHandleByPciBusId_v2", 1, 0, What::Delay(900));
+    "no-counters" Calls("nvmlGpmMigSampleGet", 1, 0, What::Fail(Code::NOT_SUPPORTED.0));
+    "dead-counters" DeadTelemetry;
+    "no-processes" Calls("nvmlDeviceGetComputeRunningProcesses_v3", 1, 0, What::Fail(0));
+    "mode-stays" Calls("nvmlDeviceSetMigMode", 1, 1, What::Fail(0));
+}
 
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Falsehood> {
