@@ -7,9 +7,25 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::Release;
 
-use crate::DistArguments;
 use crate::cargo::{cargo, root, run as run_command};
 use crate::version;
+
+#[derive(clap::Args)]
+pub(crate) struct DistArguments {
+    /// The folder that holds `slurm/slurm.h` of the Slurm to build for
+    #[arg(long, default_value = "/usr/include")]
+    slurm_include: PathBuf,
+    /// The tree to install in
+    #[arg(long)]
+    destdir: PathBuf,
+    /// Where programs go in the tree
+    #[arg(long, default_value = "/usr")]
+    prefix: PathBuf,
+    /// Where Slurm's plugins are in the tree; unless given, `../lib/slurm` or `../lib64/slurm` of the headers if
+    /// plugins are there, else PREFIX/lib/MULTIARCH/slurm-wlm
+    #[arg(long)]
+    plugin_dir: Option<PathBuf>,
+}
 
 const PACKAGES: [&str; 7] = [
     "job_submit_gpufrac",

@@ -23,7 +23,6 @@ mod suite;
 mod version;
 mod words;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -67,30 +66,13 @@ enum Task {
     /// Compares gpufrac's reading of GRES texts with that of Slurm's own parser, by random requests
     Differ(differ::DifferArguments),
     /// Builds for one Slurm and installs everything in a tree
-    Dist(DistArguments),
+    Dist(dist::DistArguments),
     /// Makes packages for Debian and Red Hat, of all series of Slurm
     Package(package::PackageArguments),
     /// Checks licences, bans and sources of all dependencies
     Deny,
     /// Builds the manual of docs/ as HTML pages with a search, and checks its links
     Book,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct DistArguments {
-    /// The folder that holds `slurm/slurm.h` of the Slurm to build for
-    #[arg(long, default_value = "/usr/include")]
-    slurm_include: PathBuf,
-    /// The tree to install in
-    #[arg(long)]
-    destdir: PathBuf,
-    /// Where programs go in the tree
-    #[arg(long, default_value = "/usr")]
-    prefix: PathBuf,
-    /// Where Slurm's plugins are in the tree; unless given, `../lib/slurm` or `../lib64/slurm` of the headers if
-    /// plugins are there, else PREFIX/lib/MULTIARCH/slurm-wlm
-    #[arg(long)]
-    plugin_dir: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::elf;
 use crate::cargo::root;
@@ -290,4 +290,20 @@ fn file_name(path: &Path) -> String {
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned()
+}
+
+/// The name of the architecture for dpkg and for rpm.
+pub(super) struct Architecture {
+    pub debian: &'static str,
+    pub redhat: &'static str,
+}
+
+pub(super) fn architecture(package: &Package) -> Result<Architecture> {
+    let (debian, redhat) = match (package.native, std::env::consts::ARCH) {
+        (false, _) => ("all", "noarch"),
+        (true, "x86_64") => ("amd64", "x86_64"),
+        (true, "aarch64") => ("arm64", "aarch64"),
+        (true, other) => bail!("packages for {other} are not known; build on x86_64 or aarch64"),
+    };
+    Ok(Architecture { debian, redhat })
 }

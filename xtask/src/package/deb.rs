@@ -7,8 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::architecture;
-use super::contents::{Need, Package, What, after};
+use super::contents::{Need, Package, What, after, architecture};
 use crate::cargo::run;
 
 /// Slurm's packages with its plugins: Debian's, and SchedMD's.

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rpm::{BuildConfig, CompressionType, Dependency, FileOptions, PackageBuilder, Scriptlet};
 
-use super::architecture;
-use super::contents::{Need, Package, What, after};
+use super::contents::{Need, Package, What, after, architecture};
 
 /// The package with Slurm's plugins and libslurm: SchedMD's, and EPEL's.
 const SLURM: &str = "slurm";

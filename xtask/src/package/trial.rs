@@ -7,9 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::ansible;
 use super::page::{self, Place, Step};
 use super::site::{HOSTS, Site};
-use super::{ansible, debs};
+use super::write::debs;
 use crate::cargo::{cargo, root, run as run_command, stage};
 use crate::dist::{Build, PLUGINS, PROGRAMS};
 use crate::series::Series;

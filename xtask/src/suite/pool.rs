@@ -59,9 +59,9 @@ impl Pool {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use super::super::case::Verdict;
+    use super::super::case::tests::outcome;
     use super::*;
-    use crate::suite::case::Verdict;
-    use crate::suite::case::tests::outcome;
 
     #[test]
     fn each_case_is_run_once_and_threads_end() {

@@ -229,8 +229,8 @@ fn line(outcome: &Outcome) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::case::tests::outcome;
     use super::*;
-    use crate::suite::case::tests::outcome;
 
     fn report() -> Report {
         let mut report = Report::new(7);
