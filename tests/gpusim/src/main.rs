@@ -426,7 +426,7 @@ fn latency(store: &Store, what: LatencyCommand, out: &mut impl Write) -> anyhow:
 fn print_counts(store: &Store, out: &mut impl Write) -> anyhow::Result<()> {
     let counters = store.counters()?;
     writeln!(out, "{} any", disturb::counted(&counters, None))?;
-    for name in FUNCTIONS {
+    for name in FUNCTIONS.iter() {
         let count = disturb::counted(&counters, Some(name));
         if count > 0 {
             writeln!(out, "{count} {name}")?;

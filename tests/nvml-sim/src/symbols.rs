@@ -1,97 +1,336 @@
 //! The names of all exported functions.
 
+use std::sync::LazyLock;
+
 /// Every function of the library, sorted; its position is that of its counter.
-pub static FUNCTIONS: &[&str] = &[
+pub static FUNCTIONS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let mut all = [SUPPORTED, UNSUPPORTED].concat();
+    all.sort_unstable();
+    all
+});
+
+/// Calls a macro with the functions that no simulated GPU supports.
+macro_rules! with_unsupported {
+    ($macro:ident) => {
+        $macro! {
+            nvmlDeviceClearAccountingPids
+            nvmlDeviceClearCpuAffinity
+            nvmlDeviceClearEccErrorCounts
+            nvmlDeviceClearFieldValues
+            nvmlDeviceDiscoverGpus
+            nvmlDeviceFreezeNvLinkUtilizationCounter
+            nvmlDeviceGetAPIRestriction
+            nvmlDeviceGetAccountingPids
+            nvmlDeviceGetAccountingStats
+            nvmlDeviceGetAccountingStats_v2
+            nvmlDeviceGetActiveVgpus
+            nvmlDeviceGetAdaptiveClockInfoStatus
+            nvmlDeviceGetAdaptiveTgpModeInfo_v1
+            nvmlDeviceGetAddressingMode
+            nvmlDeviceGetBBXTimeData_v1
+            nvmlDeviceGetBankRemapperStatus_v1
+            nvmlDeviceGetBridgeChipInfo
+            nvmlDeviceGetC2cModeInfoV
+            nvmlDeviceGetCapabilities
+            nvmlDeviceGetClkMonStatus
+            nvmlDeviceGetClockOffsets
+            nvmlDeviceGetConfComputeGpuAttestationReport
+            nvmlDeviceGetConfComputeGpuCertificate
+            nvmlDeviceGetConfComputeMemSizeInfo
+            nvmlDeviceGetConfComputeProtectedMemoryUsage
+            nvmlDeviceGetCoolerInfo
+            nvmlDeviceGetCreatableVgpus
+            nvmlDeviceGetCurrentClockFreqs
+            nvmlDeviceGetDetailedEccErrors
+            nvmlDeviceGetDramEncryptionMode
+            nvmlDeviceGetDriverModel
+            nvmlDeviceGetDriverModel_v2
+            nvmlDeviceGetDynamicPstatesInfo
+            nvmlDeviceGetEncoderCapacity
+            nvmlDeviceGetEncoderSessions
+            nvmlDeviceGetEncoderStats
+            nvmlDeviceGetFBCSessions
+            nvmlDeviceGetFBCStats
+            nvmlDeviceGetFanControlPolicy_v2
+            nvmlDeviceGetFanSpeed
+            nvmlDeviceGetFanSpeedRPM
+            nvmlDeviceGetFanSpeed_v2
+            nvmlDeviceGetGpcClkMinMaxVfOffset
+            nvmlDeviceGetGpcClkVfOffset
+            nvmlDeviceGetGpuFabricInfoV
+            nvmlDeviceGetGpuFabricInfo_v4
+            nvmlDeviceGetGpuOperationMode
+            nvmlDeviceGetGridLicensableFeatures
+            nvmlDeviceGetGridLicensableFeatures_v2
+            nvmlDeviceGetGridLicensableFeatures_v3
+            nvmlDeviceGetGridLicensableFeatures_v4
+            nvmlDeviceGetHostVgpuMode
+            nvmlDeviceGetHostname_v1
+            nvmlDeviceGetInforomConfigurationChecksum
+            nvmlDeviceGetInforomVersion
+            nvmlDeviceGetIrqNum
+            nvmlDeviceGetJpgUtilization
+            nvmlDeviceGetLastBBXFlushTime
+            nvmlDeviceGetMarginTemperature
+            nvmlDeviceGetMemClkMinMaxVfOffset
+            nvmlDeviceGetMemClkVfOffset
+            nvmlDeviceGetMemoryLimits_v1
+            nvmlDeviceGetMinMaxClockOfPState
+            nvmlDeviceGetMinMaxFanSpeed
+            nvmlDeviceGetNumaNodeId
+            nvmlDeviceGetNvLinkCapability
+            nvmlDeviceGetNvLinkErrorCounter
+            nvmlDeviceGetNvLinkInfo
+            nvmlDeviceGetNvLinkRemoteDeviceType
+            nvmlDeviceGetNvLinkRemotePciInfo
+            nvmlDeviceGetNvLinkRemotePciInfo_v2
+            nvmlDeviceGetNvLinkState
+            nvmlDeviceGetNvLinkTelemetrySamples_v1
+            nvmlDeviceGetNvLinkUtilizationControl
+            nvmlDeviceGetNvLinkUtilizationCounter
+            nvmlDeviceGetNvLinkVersion
+            nvmlDeviceGetNvlinkBwMode
+            nvmlDeviceGetNvlinkSupportedBwModes
+            nvmlDeviceGetOfaUtilization
+            nvmlDeviceGetP2PStatus
+            nvmlDeviceGetPcieLinkMaxSpeed
+            nvmlDeviceGetPcieSpeed
+            nvmlDeviceGetPdi
+            nvmlDeviceGetPerformanceModes
+            nvmlDeviceGetPgpuMetadataString
+            nvmlDeviceGetPlatformInfo
+            nvmlDeviceGetPowerMizerMode_v1
+            nvmlDeviceGetPowerSource
+            nvmlDeviceGetRemappedRows_v2
+            nvmlDeviceGetRepairStatus
+            nvmlDeviceGetRetiredPages
+            nvmlDeviceGetRetiredPagesPendingStatus
+            nvmlDeviceGetRetiredPages_v2
+            nvmlDeviceGetSramEccErrorStatus
+            nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
+            nvmlDeviceGetSupportedPerformanceStates
+            nvmlDeviceGetSupportedVgpus
+            nvmlDeviceGetTargetFanSpeed
+            nvmlDeviceGetThermalSettings
+            nvmlDeviceGetTopologyNearestGpus
+            nvmlDeviceGetUnrepairableMemoryFlag_v1
+            nvmlDeviceGetVgpuCapabilities
+            nvmlDeviceGetVgpuHeterogeneousMode
+            nvmlDeviceGetVgpuInstancesUtilizationInfo
+            nvmlDeviceGetVgpuMetadata
+            nvmlDeviceGetVgpuProcessUtilization
+            nvmlDeviceGetVgpuProcessesUtilizationInfo
+            nvmlDeviceGetVgpuSchedulerCapabilities
+            nvmlDeviceGetVgpuSchedulerLog
+            nvmlDeviceGetVgpuSchedulerLog_v2
+            nvmlDeviceGetVgpuSchedulerState
+            nvmlDeviceGetVgpuSchedulerState_v2
+            nvmlDeviceGetVgpuTypeCreatablePlacements
+            nvmlDeviceGetVgpuTypeSupportedPlacements
+            nvmlDeviceGetVgpuUtilization
+            nvmlDeviceGetViolationStatus
+            nvmlDeviceModifyDrainState
+            nvmlDevicePerfMetricsGetSamples_v1
+            nvmlDevicePowerSmoothingActivatePresetProfile
+            nvmlDevicePowerSmoothingSetState
+            nvmlDevicePowerSmoothingUpdatePresetProfileParam
+            nvmlDeviceQueryDrainState
+            nvmlDeviceReadPRMCounters_v1
+            nvmlDeviceReadWritePRM_v1
+            nvmlDeviceRemoveGpu
+            nvmlDeviceRemoveGpu_v2
+            nvmlDeviceResetApplicationsClocks
+            nvmlDeviceResetGpuLockedClocks
+            nvmlDeviceResetMemoryLockedClocks
+            nvmlDeviceResetNvLinkErrorCounters
+            nvmlDeviceResetNvLinkUtilizationCounter
+            nvmlDeviceSetAPIRestriction
+            nvmlDeviceSetAdaptiveTgpMode_v1
+            nvmlDeviceSetApplicationsClocks
+            nvmlDeviceSetAutoBoostedClocksEnabled
+            nvmlDeviceSetClockOffsets
+            nvmlDeviceSetConfComputeUnprotectedMemSize
+            nvmlDeviceSetCpuAffinity
+            nvmlDeviceSetDefaultAutoBoostedClocksEnabled
+            nvmlDeviceSetDefaultFanSpeed_v2
+            nvmlDeviceSetDramEncryptionMode
+            nvmlDeviceSetDriverModel
+            nvmlDeviceSetEccMode
+            nvmlDeviceSetFanControlPolicy
+            nvmlDeviceSetFanSpeed_v2
+            nvmlDeviceSetGpcClkVfOffset
+            nvmlDeviceSetGpuLockedClocks
+            nvmlDeviceSetGpuOperationMode
+            nvmlDeviceSetHostname_v1
+            nvmlDeviceSetMemClkVfOffset
+            nvmlDeviceSetMemoryLimits_v1
+            nvmlDeviceSetMemoryLockedClocks
+            nvmlDeviceSetNvLinkDeviceLowPowerThreshold
+            nvmlDeviceSetNvLinkUtilizationControl
+            nvmlDeviceSetNvlinkBwMode
+            nvmlDeviceSetNvlinkBwModeAsync_v1
+            nvmlDeviceSetPowerManagementLimit
+            nvmlDeviceSetPowerManagementLimit_v2
+            nvmlDeviceSetPowerMizerMode_v1
+            nvmlDeviceSetRusdSettings_v1
+            nvmlDeviceSetTemperatureThreshold
+            nvmlDeviceSetVgpuCapabilities
+            nvmlDeviceSetVgpuHeterogeneousMode
+            nvmlDeviceSetVgpuSchedulerState
+            nvmlDeviceSetVgpuSchedulerState_v2
+            nvmlDeviceSetVirtualizationMode
+            nvmlDeviceValidateInforom
+            nvmlDeviceVgpuForceGspUnload
+            nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+            nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+            nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+            nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+            nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1
+            nvmlEventSetGetContextCount_v1
+            nvmlEventSetGetContextData_v1
+            nvmlEventSetGetContextInfo_v1
+            nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1
+            nvmlEventSetRegisterGpuOperationalEvents_v1
+            nvmlEventSetWait_v3
+            nvmlGetExcludedDeviceInfoByIndex
+            nvmlGetVgpuCompatibility
+            nvmlGetVgpuDriverCapabilities
+            nvmlGetVgpuVersion
+            nvmlGpmSetStreamingEnabled
+            nvmlGpuInstanceGetActiveVgpus
+            nvmlGpuInstanceGetCreatableVgpus
+            nvmlGpuInstanceGetVgpuHeterogeneousMode
+            nvmlGpuInstanceGetVgpuSchedulerLog
+            nvmlGpuInstanceGetVgpuSchedulerLog_v2
+            nvmlGpuInstanceGetVgpuSchedulerState
+            nvmlGpuInstanceGetVgpuSchedulerState_v2
+            nvmlGpuInstanceGetVgpuTypeCreatablePlacements
+            nvmlGpuInstanceSetVgpuHeterogeneousMode
+            nvmlGpuInstanceSetVgpuSchedulerState
+            nvmlGpuInstanceSetVgpuSchedulerState_v2
+            nvmlSetVgpuVersion
+            nvmlSystemEventSetCreate
+            nvmlSystemEventSetFree
+            nvmlSystemEventSetWait
+            nvmlSystemGetCPER_v1
+            nvmlSystemGetConfComputeCapabilities
+            nvmlSystemGetConfComputeGpusReadyState
+            nvmlSystemGetConfComputeKeyRotationThresholdInfo
+            nvmlSystemGetConfComputeSettings
+            nvmlSystemGetConfComputeState
+            nvmlSystemGetNvlinkBwMode
+            nvmlSystemGetTopologyGpuSet
+            nvmlSystemRegisterEvents
+            nvmlSystemSetConfComputeGpusReadyState
+            nvmlSystemSetConfComputeKeyRotationThresholdInfo
+            nvmlSystemSetNvlinkBwMode
+            nvmlUnitGetDevices
+            nvmlUnitGetFanSpeedInfo
+            nvmlUnitGetLedState
+            nvmlUnitGetPsuInfo
+            nvmlUnitGetTemperature
+            nvmlUnitGetUnitInfo
+            nvmlUnitSetLedState
+            nvmlVgpuInstanceClearAccountingPids
+            nvmlVgpuInstanceGetAccountingMode
+            nvmlVgpuInstanceGetAccountingPids
+            nvmlVgpuInstanceGetAccountingStats
+            nvmlVgpuInstanceGetEccMode
+            nvmlVgpuInstanceGetEncoderCapacity
+            nvmlVgpuInstanceGetEncoderSessions
+            nvmlVgpuInstanceGetEncoderStats
+            nvmlVgpuInstanceGetFBCSessions
+            nvmlVgpuInstanceGetFBCStats
+            nvmlVgpuInstanceGetFbUsage
+            nvmlVgpuInstanceGetFrameRateLimit
+            nvmlVgpuInstanceGetGpuInstanceId
+            nvmlVgpuInstanceGetGpuPciId
+            nvmlVgpuInstanceGetLicenseInfo
+            nvmlVgpuInstanceGetLicenseInfo_v2
+            nvmlVgpuInstanceGetLicenseStatus
+            nvmlVgpuInstanceGetMdevUUID
+            nvmlVgpuInstanceGetMetadata
+            nvmlVgpuInstanceGetPlacementId
+            nvmlVgpuInstanceGetRuntimeStateSize
+            nvmlVgpuInstanceGetType
+            nvmlVgpuInstanceGetUUID
+            nvmlVgpuInstanceGetVmDriverVersion
+            nvmlVgpuInstanceGetVmID
+            nvmlVgpuInstanceSetEncoderCapacity
+            nvmlVgpuTypeGetBAR1Info
+            nvmlVgpuTypeGetCapabilities
+            nvmlVgpuTypeGetClass
+            nvmlVgpuTypeGetDeviceID
+            nvmlVgpuTypeGetFbReservation
+            nvmlVgpuTypeGetFrameRateLimit
+            nvmlVgpuTypeGetFramebufferSize
+            nvmlVgpuTypeGetGpuInstanceProfileId
+            nvmlVgpuTypeGetGspHeapSize
+            nvmlVgpuTypeGetLicense
+            nvmlVgpuTypeGetMaxInstances
+            nvmlVgpuTypeGetMaxInstancesPerGpuInstance
+            nvmlVgpuTypeGetMaxInstancesPerVm
+            nvmlVgpuTypeGetName
+            nvmlVgpuTypeGetNumDisplayHeads
+            nvmlVgpuTypeGetResolution
+        }
+    };
+}
+pub(crate) use with_unsupported;
+
+macro_rules! unsupported {
+    ($($name:ident)*) => {
+        const UNSUPPORTED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+with_unsupported!(unsupported);
+
+/// The functions that do something.
+const SUPPORTED: &[&str] = &[
     "nvmlComputeInstanceDestroy",
     "nvmlComputeInstanceGetInfo",
     "nvmlComputeInstanceGetInfo_v2",
-    "nvmlDeviceClearAccountingPids",
-    "nvmlDeviceClearCpuAffinity",
-    "nvmlDeviceClearEccErrorCounts",
-    "nvmlDeviceClearFieldValues",
     "nvmlDeviceCreateGpuInstance",
     "nvmlDeviceCreateGpuInstanceWithPlacement",
-    "nvmlDeviceDiscoverGpus",
-    "nvmlDeviceFreezeNvLinkUtilizationCounter",
-    "nvmlDeviceGetAPIRestriction",
     "nvmlDeviceGetAccountingBufferSize",
     "nvmlDeviceGetAccountingMode",
-    "nvmlDeviceGetAccountingPids",
-    "nvmlDeviceGetAccountingStats",
-    "nvmlDeviceGetAccountingStats_v2",
-    "nvmlDeviceGetActiveVgpus",
-    "nvmlDeviceGetAdaptiveClockInfoStatus",
-    "nvmlDeviceGetAdaptiveTgpModeInfo_v1",
-    "nvmlDeviceGetAddressingMode",
     "nvmlDeviceGetApplicationsClock",
     "nvmlDeviceGetArchitecture",
     "nvmlDeviceGetAttributes",
     "nvmlDeviceGetAttributes_v2",
     "nvmlDeviceGetAutoBoostedClocksEnabled",
     "nvmlDeviceGetBAR1MemoryInfo",
-    "nvmlDeviceGetBBXTimeData_v1",
-    "nvmlDeviceGetBankRemapperStatus_v1",
     "nvmlDeviceGetBoardId",
     "nvmlDeviceGetBoardPartNumber",
     "nvmlDeviceGetBrand",
-    "nvmlDeviceGetBridgeChipInfo",
     "nvmlDeviceGetBusType",
-    "nvmlDeviceGetC2cModeInfoV",
-    "nvmlDeviceGetCapabilities",
-    "nvmlDeviceGetClkMonStatus",
     "nvmlDeviceGetClock",
     "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetClockOffsets",
     "nvmlDeviceGetComputeInstanceId",
     "nvmlDeviceGetComputeMode",
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetComputeRunningProcesses_v2",
     "nvmlDeviceGetComputeRunningProcesses_v3",
-    "nvmlDeviceGetConfComputeGpuAttestationReport",
-    "nvmlDeviceGetConfComputeGpuCertificate",
-    "nvmlDeviceGetConfComputeMemSizeInfo",
-    "nvmlDeviceGetConfComputeProtectedMemoryUsage",
-    "nvmlDeviceGetCoolerInfo",
     "nvmlDeviceGetCount",
     "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetCpuAffinity",
     "nvmlDeviceGetCpuAffinityWithinScope",
-    "nvmlDeviceGetCreatableVgpus",
     "nvmlDeviceGetCudaComputeCapability",
     "nvmlDeviceGetCurrPcieLinkGeneration",
     "nvmlDeviceGetCurrPcieLinkWidth",
-    "nvmlDeviceGetCurrentClockFreqs",
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetDecoderUtilization",
     "nvmlDeviceGetDefaultApplicationsClock",
     "nvmlDeviceGetDefaultEccMode",
-    "nvmlDeviceGetDetailedEccErrors",
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
     "nvmlDeviceGetDisplayActive",
     "nvmlDeviceGetDisplayMode",
-    "nvmlDeviceGetDramEncryptionMode",
-    "nvmlDeviceGetDriverModel",
-    "nvmlDeviceGetDriverModel_v2",
-    "nvmlDeviceGetDynamicPstatesInfo",
     "nvmlDeviceGetEccMode",
-    "nvmlDeviceGetEncoderCapacity",
-    "nvmlDeviceGetEncoderSessions",
-    "nvmlDeviceGetEncoderStats",
     "nvmlDeviceGetEncoderUtilization",
     "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetFBCSessions",
-    "nvmlDeviceGetFBCStats",
-    "nvmlDeviceGetFanControlPolicy_v2",
-    "nvmlDeviceGetFanSpeed",
-    "nvmlDeviceGetFanSpeedRPM",
-    "nvmlDeviceGetFanSpeed_v2",
     "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetGpcClkMinMaxVfOffset",
-    "nvmlDeviceGetGpcClkVfOffset",
     "nvmlDeviceGetGpuFabricInfo",
-    "nvmlDeviceGetGpuFabricInfoV",
-    "nvmlDeviceGetGpuFabricInfo_v4",
     "nvmlDeviceGetGpuInstanceById",
     "nvmlDeviceGetGpuInstanceId",
     "nvmlDeviceGetGpuInstancePossiblePlacements",
@@ -102,14 +341,9 @@ pub static FUNCTIONS: &[&str] = &[
     "nvmlDeviceGetGpuInstanceRemainingCapacity",
     "nvmlDeviceGetGpuInstances",
     "nvmlDeviceGetGpuMaxPcieLinkGeneration",
-    "nvmlDeviceGetGpuOperationMode",
     "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    "nvmlDeviceGetGridLicensableFeatures",
-    "nvmlDeviceGetGridLicensableFeatures_v2",
-    "nvmlDeviceGetGridLicensableFeatures_v3",
-    "nvmlDeviceGetGridLicensableFeatures_v4",
     "nvmlDeviceGetGspFirmwareMode",
     "nvmlDeviceGetGspFirmwareVersion",
     "nvmlDeviceGetHandleByIndex",
@@ -119,210 +353,78 @@ pub static FUNCTIONS: &[&str] = &[
     "nvmlDeviceGetHandleBySerial",
     "nvmlDeviceGetHandleByUUID",
     "nvmlDeviceGetHandleByUUIDV",
-    "nvmlDeviceGetHostVgpuMode",
-    "nvmlDeviceGetHostname_v1",
     "nvmlDeviceGetIndex",
-    "nvmlDeviceGetInforomConfigurationChecksum",
     "nvmlDeviceGetInforomImageVersion",
-    "nvmlDeviceGetInforomVersion",
-    "nvmlDeviceGetIrqNum",
-    "nvmlDeviceGetJpgUtilization",
-    "nvmlDeviceGetLastBBXFlushTime",
     "nvmlDeviceGetMPSComputeRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses_v2",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-    "nvmlDeviceGetMarginTemperature",
     "nvmlDeviceGetMaxClockInfo",
     "nvmlDeviceGetMaxCustomerBoostClock",
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMaxPcieLinkGeneration",
     "nvmlDeviceGetMaxPcieLinkWidth",
-    "nvmlDeviceGetMemClkMinMaxVfOffset",
-    "nvmlDeviceGetMemClkVfOffset",
     "nvmlDeviceGetMemoryAffinity",
     "nvmlDeviceGetMemoryBusWidth",
     "nvmlDeviceGetMemoryErrorCounter",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetMemoryInfo_v2",
-    "nvmlDeviceGetMemoryLimits_v1",
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetMinMaxClockOfPState",
-    "nvmlDeviceGetMinMaxFanSpeed",
     "nvmlDeviceGetMinorNumber",
     "nvmlDeviceGetModuleId",
     "nvmlDeviceGetMultiGpuBoard",
     "nvmlDeviceGetName",
     "nvmlDeviceGetNumFans",
     "nvmlDeviceGetNumGpuCores",
-    "nvmlDeviceGetNumaNodeId",
-    "nvmlDeviceGetNvLinkCapability",
-    "nvmlDeviceGetNvLinkErrorCounter",
-    "nvmlDeviceGetNvLinkInfo",
-    "nvmlDeviceGetNvLinkRemoteDeviceType",
-    "nvmlDeviceGetNvLinkRemotePciInfo",
-    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
-    "nvmlDeviceGetNvLinkState",
-    "nvmlDeviceGetNvLinkTelemetrySamples_v1",
-    "nvmlDeviceGetNvLinkUtilizationControl",
-    "nvmlDeviceGetNvLinkUtilizationCounter",
-    "nvmlDeviceGetNvLinkVersion",
-    "nvmlDeviceGetNvlinkBwMode",
-    "nvmlDeviceGetNvlinkSupportedBwModes",
-    "nvmlDeviceGetOfaUtilization",
-    "nvmlDeviceGetP2PStatus",
     "nvmlDeviceGetPciInfo",
     "nvmlDeviceGetPciInfoExt",
     "nvmlDeviceGetPciInfo_v2",
     "nvmlDeviceGetPciInfo_v3",
-    "nvmlDeviceGetPcieLinkMaxSpeed",
     "nvmlDeviceGetPcieReplayCounter",
-    "nvmlDeviceGetPcieSpeed",
     "nvmlDeviceGetPcieThroughput",
-    "nvmlDeviceGetPdi",
-    "nvmlDeviceGetPerformanceModes",
     "nvmlDeviceGetPerformanceState",
     "nvmlDeviceGetPersistenceMode",
-    "nvmlDeviceGetPgpuMetadataString",
-    "nvmlDeviceGetPlatformInfo",
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetPowerManagementLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
     "nvmlDeviceGetPowerManagementMode",
-    "nvmlDeviceGetPowerMizerMode_v1",
-    "nvmlDeviceGetPowerSource",
     "nvmlDeviceGetPowerState",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetProcessUtilization",
     "nvmlDeviceGetProcessesUtilizationInfo",
     "nvmlDeviceGetRemappedRows",
-    "nvmlDeviceGetRemappedRows_v2",
-    "nvmlDeviceGetRepairStatus",
-    "nvmlDeviceGetRetiredPages",
-    "nvmlDeviceGetRetiredPagesPendingStatus",
-    "nvmlDeviceGetRetiredPages_v2",
     "nvmlDeviceGetRowRemapperHistogram",
     "nvmlDeviceGetRunningProcessDetailList",
     "nvmlDeviceGetSamples",
     "nvmlDeviceGetSerial",
-    "nvmlDeviceGetSramEccErrorStatus",
-    "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts",
     "nvmlDeviceGetSupportedClocksEventReasons",
     "nvmlDeviceGetSupportedClocksThrottleReasons",
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlDeviceGetSupportedGraphicsClocks",
     "nvmlDeviceGetSupportedMemoryClocks",
-    "nvmlDeviceGetSupportedPerformanceStates",
-    "nvmlDeviceGetSupportedVgpus",
-    "nvmlDeviceGetTargetFanSpeed",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetTemperatureThreshold",
     "nvmlDeviceGetTemperatureV",
-    "nvmlDeviceGetThermalSettings",
     "nvmlDeviceGetTopologyCommonAncestor",
-    "nvmlDeviceGetTopologyNearestGpus",
     "nvmlDeviceGetTotalEccErrors",
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetUUID",
-    "nvmlDeviceGetUnrepairableMemoryFlag_v1",
     "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetVbiosVersion",
-    "nvmlDeviceGetVgpuCapabilities",
-    "nvmlDeviceGetVgpuHeterogeneousMode",
-    "nvmlDeviceGetVgpuInstancesUtilizationInfo",
-    "nvmlDeviceGetVgpuMetadata",
-    "nvmlDeviceGetVgpuProcessUtilization",
-    "nvmlDeviceGetVgpuProcessesUtilizationInfo",
-    "nvmlDeviceGetVgpuSchedulerCapabilities",
-    "nvmlDeviceGetVgpuSchedulerLog",
-    "nvmlDeviceGetVgpuSchedulerLog_v2",
-    "nvmlDeviceGetVgpuSchedulerState",
-    "nvmlDeviceGetVgpuSchedulerState_v2",
-    "nvmlDeviceGetVgpuTypeCreatablePlacements",
-    "nvmlDeviceGetVgpuTypeSupportedPlacements",
-    "nvmlDeviceGetVgpuUtilization",
-    "nvmlDeviceGetViolationStatus",
     "nvmlDeviceGetVirtualizationMode",
     "nvmlDeviceIsMigDeviceHandle",
-    "nvmlDeviceModifyDrainState",
     "nvmlDeviceOnSameBoard",
-    "nvmlDevicePerfMetricsGetSamples_v1",
-    "nvmlDevicePowerSmoothingActivatePresetProfile",
-    "nvmlDevicePowerSmoothingSetState",
-    "nvmlDevicePowerSmoothingUpdatePresetProfileParam",
-    "nvmlDeviceQueryDrainState",
-    "nvmlDeviceReadPRMCounters_v1",
-    "nvmlDeviceReadWritePRM_v1",
     "nvmlDeviceRegisterEvents",
-    "nvmlDeviceRemoveGpu",
-    "nvmlDeviceRemoveGpu_v2",
-    "nvmlDeviceResetApplicationsClocks",
-    "nvmlDeviceResetGpuLockedClocks",
-    "nvmlDeviceResetMemoryLockedClocks",
-    "nvmlDeviceResetNvLinkErrorCounters",
-    "nvmlDeviceResetNvLinkUtilizationCounter",
-    "nvmlDeviceSetAPIRestriction",
     "nvmlDeviceSetAccountingMode",
-    "nvmlDeviceSetAdaptiveTgpMode_v1",
-    "nvmlDeviceSetApplicationsClocks",
-    "nvmlDeviceSetAutoBoostedClocksEnabled",
-    "nvmlDeviceSetClockOffsets",
     "nvmlDeviceSetComputeMode",
-    "nvmlDeviceSetConfComputeUnprotectedMemSize",
-    "nvmlDeviceSetCpuAffinity",
-    "nvmlDeviceSetDefaultAutoBoostedClocksEnabled",
-    "nvmlDeviceSetDefaultFanSpeed_v2",
-    "nvmlDeviceSetDramEncryptionMode",
-    "nvmlDeviceSetDriverModel",
-    "nvmlDeviceSetEccMode",
-    "nvmlDeviceSetFanControlPolicy",
-    "nvmlDeviceSetFanSpeed_v2",
-    "nvmlDeviceSetGpcClkVfOffset",
-    "nvmlDeviceSetGpuLockedClocks",
-    "nvmlDeviceSetGpuOperationMode",
-    "nvmlDeviceSetHostname_v1",
-    "nvmlDeviceSetMemClkVfOffset",
-    "nvmlDeviceSetMemoryLimits_v1",
-    "nvmlDeviceSetMemoryLockedClocks",
     "nvmlDeviceSetMigMode",
-    "nvmlDeviceSetNvLinkDeviceLowPowerThreshold",
-    "nvmlDeviceSetNvLinkUtilizationControl",
-    "nvmlDeviceSetNvlinkBwMode",
-    "nvmlDeviceSetNvlinkBwModeAsync_v1",
     "nvmlDeviceSetPersistenceMode",
-    "nvmlDeviceSetPowerManagementLimit",
-    "nvmlDeviceSetPowerManagementLimit_v2",
-    "nvmlDeviceSetPowerMizerMode_v1",
-    "nvmlDeviceSetRusdSettings_v1",
-    "nvmlDeviceSetTemperatureThreshold",
-    "nvmlDeviceSetVgpuCapabilities",
-    "nvmlDeviceSetVgpuHeterogeneousMode",
-    "nvmlDeviceSetVgpuSchedulerState",
-    "nvmlDeviceSetVgpuSchedulerState_v2",
-    "nvmlDeviceSetVirtualizationMode",
-    "nvmlDeviceValidateInforom",
-    "nvmlDeviceVgpuForceGspUnload",
-    "nvmlDeviceWorkloadPowerProfileClearRequestedProfiles",
-    "nvmlDeviceWorkloadPowerProfileGetCurrentProfiles",
-    "nvmlDeviceWorkloadPowerProfileGetProfilesInfo",
-    "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles",
-    "nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1",
     "nvmlErrorString",
     "nvmlEventSetCreate",
     "nvmlEventSetFree",
-    "nvmlEventSetGetContextCount_v1",
-    "nvmlEventSetGetContextData_v1",
-    "nvmlEventSetGetContextInfo_v1",
-    "nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1",
-    "nvmlEventSetRegisterGpuOperationalEvents_v1",
     "nvmlEventSetWait",
     "nvmlEventSetWait_v2",
-    "nvmlEventSetWait_v3",
     "nvmlGetExcludedDeviceCount",
-    "nvmlGetExcludedDeviceInfoByIndex",
-    "nvmlGetVgpuCompatibility",
-    "nvmlGetVgpuDriverCapabilities",
-    "nvmlGetVgpuVersion",
     "nvmlGpmMetricsGet",
     "nvmlGpmMigSampleGet",
     "nvmlGpmQueryDeviceSupport",
@@ -330,107 +432,30 @@ pub static FUNCTIONS: &[&str] = &[
     "nvmlGpmSampleAlloc",
     "nvmlGpmSampleFree",
     "nvmlGpmSampleGet",
-    "nvmlGpmSetStreamingEnabled",
     "nvmlGpuInstanceCreateComputeInstance",
     "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
     "nvmlGpuInstanceDestroy",
-    "nvmlGpuInstanceGetActiveVgpus",
     "nvmlGpuInstanceGetComputeInstanceById",
     "nvmlGpuInstanceGetComputeInstancePossiblePlacements",
     "nvmlGpuInstanceGetComputeInstanceProfileInfo",
     "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
     "nvmlGpuInstanceGetComputeInstanceRemainingCapacity",
     "nvmlGpuInstanceGetComputeInstances",
-    "nvmlGpuInstanceGetCreatableVgpus",
     "nvmlGpuInstanceGetInfo",
-    "nvmlGpuInstanceGetVgpuHeterogeneousMode",
-    "nvmlGpuInstanceGetVgpuSchedulerLog",
-    "nvmlGpuInstanceGetVgpuSchedulerLog_v2",
-    "nvmlGpuInstanceGetVgpuSchedulerState",
-    "nvmlGpuInstanceGetVgpuSchedulerState_v2",
-    "nvmlGpuInstanceGetVgpuTypeCreatablePlacements",
-    "nvmlGpuInstanceSetVgpuHeterogeneousMode",
-    "nvmlGpuInstanceSetVgpuSchedulerState",
-    "nvmlGpuInstanceSetVgpuSchedulerState_v2",
     "nvmlInit",
     "nvmlInitWithFlags",
     "nvmlInit_v2",
     "nvmlInternalGetExportTable",
-    "nvmlSetVgpuVersion",
     "nvmlShutdown",
-    "nvmlSystemEventSetCreate",
-    "nvmlSystemEventSetFree",
-    "nvmlSystemEventSetWait",
-    "nvmlSystemGetCPER_v1",
-    "nvmlSystemGetConfComputeCapabilities",
-    "nvmlSystemGetConfComputeGpusReadyState",
-    "nvmlSystemGetConfComputeKeyRotationThresholdInfo",
-    "nvmlSystemGetConfComputeSettings",
-    "nvmlSystemGetConfComputeState",
     "nvmlSystemGetCudaDriverVersion",
     "nvmlSystemGetCudaDriverVersion_v2",
     "nvmlSystemGetDriverBranch",
     "nvmlSystemGetDriverVersion",
     "nvmlSystemGetHicVersion",
     "nvmlSystemGetNVMLVersion",
-    "nvmlSystemGetNvlinkBwMode",
     "nvmlSystemGetProcessName",
-    "nvmlSystemGetTopologyGpuSet",
-    "nvmlSystemRegisterEvents",
-    "nvmlSystemSetConfComputeGpusReadyState",
-    "nvmlSystemSetConfComputeKeyRotationThresholdInfo",
-    "nvmlSystemSetNvlinkBwMode",
     "nvmlUnitGetCount",
-    "nvmlUnitGetDevices",
-    "nvmlUnitGetFanSpeedInfo",
     "nvmlUnitGetHandleByIndex",
-    "nvmlUnitGetLedState",
-    "nvmlUnitGetPsuInfo",
-    "nvmlUnitGetTemperature",
-    "nvmlUnitGetUnitInfo",
-    "nvmlUnitSetLedState",
-    "nvmlVgpuInstanceClearAccountingPids",
-    "nvmlVgpuInstanceGetAccountingMode",
-    "nvmlVgpuInstanceGetAccountingPids",
-    "nvmlVgpuInstanceGetAccountingStats",
-    "nvmlVgpuInstanceGetEccMode",
-    "nvmlVgpuInstanceGetEncoderCapacity",
-    "nvmlVgpuInstanceGetEncoderSessions",
-    "nvmlVgpuInstanceGetEncoderStats",
-    "nvmlVgpuInstanceGetFBCSessions",
-    "nvmlVgpuInstanceGetFBCStats",
-    "nvmlVgpuInstanceGetFbUsage",
-    "nvmlVgpuInstanceGetFrameRateLimit",
-    "nvmlVgpuInstanceGetGpuInstanceId",
-    "nvmlVgpuInstanceGetGpuPciId",
-    "nvmlVgpuInstanceGetLicenseInfo",
-    "nvmlVgpuInstanceGetLicenseInfo_v2",
-    "nvmlVgpuInstanceGetLicenseStatus",
-    "nvmlVgpuInstanceGetMdevUUID",
-    "nvmlVgpuInstanceGetMetadata",
-    "nvmlVgpuInstanceGetPlacementId",
-    "nvmlVgpuInstanceGetRuntimeStateSize",
-    "nvmlVgpuInstanceGetType",
-    "nvmlVgpuInstanceGetUUID",
-    "nvmlVgpuInstanceGetVmDriverVersion",
-    "nvmlVgpuInstanceGetVmID",
-    "nvmlVgpuInstanceSetEncoderCapacity",
-    "nvmlVgpuTypeGetBAR1Info",
-    "nvmlVgpuTypeGetCapabilities",
-    "nvmlVgpuTypeGetClass",
-    "nvmlVgpuTypeGetDeviceID",
-    "nvmlVgpuTypeGetFbReservation",
-    "nvmlVgpuTypeGetFrameRateLimit",
-    "nvmlVgpuTypeGetFramebufferSize",
-    "nvmlVgpuTypeGetGpuInstanceProfileId",
-    "nvmlVgpuTypeGetGspHeapSize",
-    "nvmlVgpuTypeGetLicense",
-    "nvmlVgpuTypeGetMaxInstances",
-    "nvmlVgpuTypeGetMaxInstancesPerGpuInstance",
-    "nvmlVgpuTypeGetMaxInstancesPerVm",
-    "nvmlVgpuTypeGetName",
-    "nvmlVgpuTypeGetNumDisplayHeads",
-    "nvmlVgpuTypeGetResolution",
 ];
 
 /// Position of a function.

@@ -162,7 +162,8 @@ fn without_task_cgroup_a_task_on_control_groups_of_version_2_is_fenced() -> Resu
     fenced(CgroupVersion::V2, &[("task/affinity", false, Some(1))])
 }
 
-/// `cases`: the task plugins, whether `check` accepts them, how many GPUs a task cannot open; None if it does not start.
+/// `cases`: the task plugins, whether `check` accepts them, how many GPUs a task cannot open; None if it does not
+/// start.
 fn fenced(version: CgroupVersion, cases: &[(&str, bool, Option<usize>)]) -> Result<(), LabError> {
     crate::needs_groups(version);
     for &(plugin, right, shut) in cases {
