@@ -42,11 +42,11 @@ use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, Served};
 use gpufrac_node::setup;
+use gpufrac_node::slurm_call;
+use gpufrac_node::slurm_call::private_data::private_data;
 use gpufrac_node::state::last_good;
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::private;
-use gpufrac_reaper::act::slurm as slurm_call;
-use gpufrac_reaper::keep::private::private_data;
 
 use args::{Args, Command, ConfigArgs, LeaseCommand};
 use error::CliError;

@@ -5,6 +5,4 @@ pub(crate) mod mail_queue;
 pub(crate) mod overdue;
 pub(crate) mod refusal;
 pub mod slices;
-pub mod slurm;
-pub mod slurm_node;
 pub mod witness;

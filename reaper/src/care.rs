@@ -24,9 +24,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::os::fd::AsFd;
 
-use crate::act::slurm::SlurmProcess;
-use crate::clock::{Clock, SystemClock};
 use crate::report::errors::{ErrorReports, Topic};
+use gpufrac_node::clock::{Clock, SystemClock};
+use gpufrac_node::slurm_call::SlurmProcess;
 use jobs::Jobs;
 use places::Places;
 

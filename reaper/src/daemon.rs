@@ -17,7 +17,6 @@ use self::ends::EndedSlice;
 use self::watched::{RecordSize, WatchedJob};
 use crate::act::mail_queue::MailQueue;
 use crate::act::overdue::Cleanup;
-use crate::clock::BootTime;
 use crate::judge::breaker::Breakers;
 use crate::judge::peers::{PeerError, Peers};
 use crate::keep::meter::Meter;
@@ -27,6 +26,7 @@ use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
 use crate::report::metrics::{PoolMetrics, Snapshot, lost_units};
 use crate::rhythm::{self, LookScope, Rhythm};
+use gpufrac_node::clock::BootTime;
 
 mod books;
 mod breakers;

@@ -7,7 +7,6 @@
 
 pub mod act;
 pub mod care;
-pub mod clock;
 pub mod daemon;
 pub mod judge;
 pub mod keep;

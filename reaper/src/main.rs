@@ -16,9 +16,9 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::shared_session;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, NodeError};
+use gpufrac_node::slurm_call;
 use gpufrac_node::state::locks::{DaemonLock, LockError, Locks};
 use gpufrac_node::version;
-use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::care;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
@@ -48,9 +48,9 @@ const PERIOD_OF_WATCHDOG: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|word| word == slurm::CALL_ARGUMENT)
+        .is_some_and(|word| word == slurm_call::CALL_ARGUMENT)
     {
-        return match slurm::serve() {
+        return match slurm_call::serve() {
             Ok(()) => Exit::Done.into(),
             Err(error) => {
                 eprintln!("{error}");

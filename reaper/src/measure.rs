@@ -1,7 +1,6 @@
 //! Takes samples of slices from the driver, dcgm-exporter and control groups.
 
 pub mod cpu;
-pub mod dcgm;
 mod observation;
 mod owners;
 pub mod sample;

@@ -8,9 +8,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 
 use crate::act::slices::{NodeSlices, Slices};
-use crate::act::slurm::{JobControl, SlurmProcess};
 use crate::act::witness::Witness;
-use crate::clock::{Clock, SystemClock};
 use crate::keep::books::{Books, NodeBooks};
 use crate::keep::private::Privacy;
 use crate::keep::records::Records;
@@ -18,6 +16,8 @@ use crate::keep::state::Memory;
 use crate::keep::status::{Board, StatusFiles};
 use crate::measure::sample::Sampler;
 use crate::measure::telemetry::Telemetry;
+use gpufrac_node::clock::{Clock, SystemClock};
+use gpufrac_node::slurm_call::{JobControl, SlurmProcess};
 
 /// The daemon's access to the outside.
 pub struct Outside {

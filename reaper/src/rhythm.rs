@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::clock::{BootTime, Clock};
 use crate::measure::telemetry::SHORTEST_LOOK;
+use gpufrac_node::clock::{BootTime, Clock};
 
 /// The times of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::policy::ExporterUrl;
+use gpufrac_node::clock::{Clock, SystemClock};
+use gpufrac_node::gpu::dcgm::{Dcgm, InstanceId};
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_nvml::NvmlError;
-use gpufrac_reaper::clock::{Clock, SystemClock};
-use gpufrac_reaper::measure::dcgm::{Dcgm, InstanceId};
 
 /// Seconds after which the exporter must have a value for an instance: several of its intervals, which are 30 s unless
 const LONGEST_UNSEEN: u64 = 120;

@@ -2,6 +2,7 @@
 
 pub mod capability_files;
 pub mod compute_mode;
+pub mod dcgm;
 pub mod holder_names;
 pub mod holders;
 pub mod instance_files;

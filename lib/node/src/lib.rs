@@ -3,6 +3,7 @@
 //! control daemons of [`mps`], and the [`setup`] at boot.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod fault;
 pub mod gpu;
 pub mod hami;
@@ -12,6 +13,7 @@ pub mod node;
 pub mod serves;
 pub mod setup;
 pub mod slice;
+pub mod slurm_call;
 pub mod state;
 pub mod version;
 

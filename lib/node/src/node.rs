@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use gpufrac_core::config::{self, Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
-use nix::sys::time::TimeSpec;
-use nix::time::{ClockId, clock_gettime};
 
+use crate::clock::{Clock as _, SystemClock};
 use crate::gpu::capability_files::Caps;
 use crate::hami;
 use crate::mps::visit::Silences;
@@ -278,14 +277,10 @@ fn read_text(config: &Path) -> Result<String, NodeError> {
 
 /// Milliseconds since the node was booted, by a clock that nobody sets (`CLOCK_BOOTTIME`, clock_gettime(2)).
 pub fn now_boot_ms() -> u64 {
-    // The kernel has this clock since 2.6.39; the call cannot fail with a valid id.
-    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap_or(TimeSpec::new(0, 0));
-    u64::try_from(Duration::from(time).as_millis()).unwrap_or(u64::MAX)
+    SystemClock.now().milliseconds()
 }
 
 /// Seconds since 1970.
 pub fn now_unix() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    SystemClock.unix_now()
 }

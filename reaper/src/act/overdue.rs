@@ -10,11 +10,11 @@ use gpufrac_view::{Place, Seen};
 use slurm_sys::client::JobInfo;
 
 use crate::act::slices::{SliceError, Unleased};
-use crate::act::slurm::SlurmError;
 use crate::measure::sample::Sampler;
 use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
 use crate::rhythm;
+use gpufrac_node::slurm_call::SlurmError;
 
 /// Rounds between two questions to Slurm about a job without processes on this node.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 30;

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use slurm_sys::client::JobInfo;
 
-use super::slurm::JobControl;
-use crate::clock::{BootTime, Clock, SystemClock};
+use gpufrac_node::clock::{BootTime, Clock, SystemClock};
+use gpufrac_node::slurm_call::JobControl;
 
 /// Jobs of one question: slurmctld answers about each in turn.
 pub(crate) const MOST_JOBS: usize = 32;
@@ -109,8 +109,8 @@ pub(crate) mod tests {
     use slurm_sys::client::JobState;
 
     use super::*;
-    use crate::act::slurm::{ActionError, SlurmAction, SlurmError};
     use crate::measure::cpu::tests::lease;
+    use gpufrac_node::slurm_call::{ActionError, SlurmAction, SlurmError};
 
     /// A record of slurmctld.
     pub(crate) fn job_info(job_id: u32) -> JobInfo {

@@ -8,9 +8,8 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::put_back::{self, PutBack};
 
-use crate::act::slurm::NodeControl;
-use crate::act::slurm::SlurmError;
-use crate::act::slurm_node::{Change, Changed, Way};
+use gpufrac_node::slurm_call::node_control::{Change, Changed, Way};
+use gpufrac_node::slurm_call::{NodeControl, SlurmError};
 
 /// Seconds after which a job may come back although places still fail: another failure costs it one start, and no place
 /// may keep a job from its last node for ever.

@@ -17,10 +17,9 @@ use gpufrac_node::state::stuck::{self, Lost, Stuck};
 
 use super::units::{Search, Step, Want};
 use crate::act::slices::{NodeSlices, Slices};
-use crate::act::slurm::NodeControl;
-use crate::act::slurm::{JobControl, SlurmAction, SlurmError};
-use crate::act::slurm_node::{Change, Changed};
-use crate::clock::BootTime;
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::slurm_call::node_control::{Change, Changed};
+use gpufrac_node::slurm_call::{JobControl, NodeControl, SlurmAction, SlurmError};
 
 /// The time between two attempts to free the places.
 const BETWEEN_TRIES: Duration = Duration::from_secs(15);

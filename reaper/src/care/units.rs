@@ -7,7 +7,7 @@ use gpufrac_core::fraction::Units;
 use gpufrac_core::ids::{DeviceIndex, JobId};
 use gpufrac_node::job::reserve::Reserved;
 
-use crate::clock::BootTime;
+use gpufrac_node::clock::BootTime;
 
 /// How long jobs that went astray hold other devices.
 const SEARCH: Duration = Duration::from_secs(60);

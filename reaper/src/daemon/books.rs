@@ -8,7 +8,6 @@ use gpufrac_usage::{End, SliceKey, Tally, UsageRecord};
 
 use super::Daemon;
 use super::watched::WatchedJob;
-use crate::clock::{BootTime, boot_id};
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
 use crate::keep::books::{Running, TakenUp};
 use crate::keep::gpus;
@@ -16,6 +15,8 @@ use crate::keep::meter::Reading;
 use crate::key::SliceId;
 use crate::measure::sample::Activity;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::state::record::boot_id;
 
 /// Rounds between two records of what is not over yet, for a boot that no epilog sees.
 const ROUNDS_BETWEEN_RECORDS: u64 = 6;
@@ -80,7 +81,7 @@ impl Daemon {
 
     /// Writes what has not been recorded yet, as if it ended now.
     pub(super) fn save_running(&mut self) {
-        let boot_id = boot_id();
+        let boot_id = boot_id().unwrap_or_default();
         let end = self.now_by_both_clocks(&boot_id);
         let tallies = self.meter.tallies();
         let held = self
@@ -113,7 +114,7 @@ impl Daemon {
 
     /// Counts the time of the GPUs up to now.
     fn count_gpus(&mut self) {
-        let boot_id = boot_id();
+        let boot_id = boot_id().unwrap_or_default();
         let now = gpus::of_node(&self.node, self.now_by_both_clocks(&boot_id));
         let counted = gpus::count(std::mem::take(&mut self.gpus), now);
         self.gpus = counted.on;

@@ -3,10 +3,10 @@
 use super::Daemon;
 use crate::act::mail::{self, Breach};
 use crate::act::refusal::Refusal;
-use crate::clock::BootTime;
 use crate::judge::breaker::{self, BreakerScope, LastOpen, UserCounts};
 use crate::judge::peers::LeaseCount;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 impl Daemon {
     /// Returns the time when a breaker was last open, here or on another node of the cluster, or the refusal if a

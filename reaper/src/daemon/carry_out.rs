@@ -10,10 +10,10 @@ use super::Daemon;
 use super::reap::Due;
 use super::watched::WatchedJob;
 use crate::act::refusal::Refusal;
-use crate::act::slurm::SlurmError;
-use crate::clock::BootTime;
 use crate::judge::escalation::Step;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::slurm_call::SlurmError;
 
 impl Daemon {
     /// Carries out a due action. An error means that Slurm does not answer, for other jobs either.

@@ -7,8 +7,8 @@ use slurm_sys::client::{EndedBy, JobInfo, JobState};
 
 use super::Daemon;
 use crate::act::witness::{LONGEST, MOST_JOBS};
-use crate::clock::BootTime;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 /// Rounds after a question without an answer.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;

@@ -5,8 +5,8 @@ use gpufrac_core::policy::Mode;
 use slurm_sys::client::JobInfo;
 
 use super::Daemon;
-use crate::clock::BootTime;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 /// Rounds between two questions about a job without an answer yet.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;

@@ -8,11 +8,11 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use super::Daemon;
 use super::watched::{JobLeases, WatchedJob};
-use crate::clock::BootTime;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, Watch};
 use crate::keep::evidence::Record;
 use crate::key::Key;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 /// The number of samples in a point of a new record's series.
 const FIRST_SAMPLES_PER_POINT: u32 = 6;

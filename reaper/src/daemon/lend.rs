@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use gpufrac_core::lease::Lease;
 
 use super::Daemon;
-use crate::clock::BootTime;
 use crate::judge::lend;
 use crate::key::SliceId;
 use crate::outside::Outside;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 impl Daemon {
     /// After each look: a neighbour that was idle in the look before may be busy now.

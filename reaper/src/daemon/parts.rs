@@ -6,11 +6,11 @@ use gpufrac_core::policy::Policy;
 use super::Daemon;
 use super::watched::WatchedJob;
 use crate::act::refusal::Refusal;
-use crate::clock::BootTime;
 use crate::judge::peers::PeerError;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 impl Daemon {
     /// The stall of a job that may run on several nodes, as long as on the node where it is shortest. None if another

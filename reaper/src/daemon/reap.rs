@@ -7,11 +7,11 @@ use gpufrac_core::policy::{Mode, Policy};
 
 use super::Daemon;
 use super::watched::WatchedJob;
-use crate::clock::BootTime;
 use crate::judge::breaker::{Count, UserCounts};
 use crate::judge::escalation::Step;
 use crate::judge::stall::Stalled;
 use crate::report::errors::Topic;
+use gpufrac_node::clock::BootTime;
 
 /// The period of `reaps_per_hour`.
 const LIMITED_SPAN: Duration = Duration::from_secs(3600);

@@ -7,11 +7,11 @@ use super::Daemon;
 use super::reap::Due;
 use super::tell::comment;
 use crate::act::refusal::Refusal;
-use crate::act::slurm::{ActionError, SlurmAction, SlurmError};
-use crate::clock::BootTime;
 use crate::keep::evidence::Decision;
 use crate::keep::meter;
 use crate::report::words;
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::slurm_call::{ActionError, SlurmAction, SlurmError};
 
 /// The end time of a job without a time limit is a year after its start; a limit this long counts as none.
 const SHORTEST_NO_LIMIT_S: u64 = 364 * 24 * 3600;

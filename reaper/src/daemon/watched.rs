@@ -7,13 +7,13 @@ use gpufrac_core::policy::{Facts, Policy, Reaper};
 use slurm_sys::client::JobInfo;
 
 use crate::act::refusal::Refusal;
-use crate::clock::BootTime;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
 use crate::keep::evidence::Record;
 use crate::key::Key;
 use crate::measure::sample::{Activity, Sample, Source};
 use crate::report::metrics::SliceMetrics;
+use gpufrac_node::clock::BootTime;
 
 /// The state of a watched job with its leases on this node: one, or several if each task has a slice or the job has
 /// several GPUs.

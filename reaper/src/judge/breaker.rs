@@ -7,7 +7,7 @@ use gpufrac_core::ids::UserId;
 use gpufrac_core::policy::Breaker;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::BootTime;
+use gpufrac_node::clock::BootTime;
 
 /// The leases that a breaker counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

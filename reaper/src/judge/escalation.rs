@@ -12,8 +12,8 @@ use std::time::Duration;
 use gpufrac_core::policy::{Mode, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::clock::BootTime;
 use crate::judge::stall::Stalled;
+use gpufrac_node::clock::BootTime;
 
 /// The state of an escalation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -18,9 +18,9 @@ use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::private;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{BootTime, Clock};
 use crate::judge::breaker::UserCounts;
 use crate::key::Key;
+use gpufrac_node::clock::{BootTime, Clock};
 
 /// The format version of a claim.
 const VERSION: u32 = 1;
@@ -317,9 +317,9 @@ mod tests {
     use gpufrac_core::ids::UserId;
 
     use super::*;
-    use crate::clock::SystemClock;
     use crate::judge::breaker::Count;
     use crate::judge::watch::tests::{KEY, at};
+    use gpufrac_node::clock::SystemClock;
 
     const SECOND: Duration = Duration::from_secs(1);
 

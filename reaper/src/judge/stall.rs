@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpufrac_core::policy::{Policy, Stall};
 
-use crate::clock::BootTime;
+use gpufrac_node::clock::BootTime;
 
 /// A stall, with its window in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
 use crate::judge::stall::Stalled;
 use crate::key::Key;
 use crate::measure::sample::{Activity, Sample};
+use gpufrac_node::clock::BootTime;
 
 /// The longest gap between two samples of a slice, in intervals. Activity in a longer gap is unknown.
 pub const LONGEST_GAP_ROUNDS: u32 = 6;

@@ -13,8 +13,8 @@ use gpufrac_node::state::usage::{self, UsageError};
 use gpufrac_usage::{Ended, GpuTime, SliceKey, Tallies, UsageRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::clock::boot_id;
 use crate::keep::shipping::{self, ShippingError};
+use gpufrac_node::state::record::boot_id;
 
 /// The records of running slices.
 const RUNNING: &str = "running.json";
@@ -128,7 +128,7 @@ impl Books for NodeBooks {
         let text = self.state.read(RUNNING)?.unwrap_or_default();
         // A damaged file has nothing to tell; the next minute writes it again.
         let running: Running = serde_json::from_str(&text).unwrap_or_default();
-        if running.boot_id == boot_id() {
+        if running.boot_id == boot_id().unwrap_or_default() {
             return Ok(TakenUp {
                 gpus: running.gpus,
                 lost: 0,
@@ -196,7 +196,7 @@ mod tests {
         // The epilog of job 8 came in the last minute.
         usage::record(&state, &record(8), false).unwrap();
         let running = Running {
-            boot_id: boot_id(),
+            boot_id: boot_id().unwrap_or_default(),
             records: vec![record(7), record(8)],
             gpus: Vec::new(),
         };
@@ -204,7 +204,11 @@ mod tests {
         assert_eq!(books.take_up().unwrap().lost, 0, "the same boot");
         let path = state.join(RUNNING);
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, text.replace(&boot_id(), "an earlier boot")).unwrap();
+        std::fs::write(
+            &path,
+            text.replace(&boot_id().unwrap_or_default(), "an earlier boot"),
+        )
+        .unwrap();
         assert_eq!(books.take_up().unwrap().lost, 2);
         assert_eq!(books.take_up().unwrap().lost, 0);
         let expected = [(8, None), (7, Some(Ended::NodeFailure))];
@@ -218,7 +222,7 @@ mod tests {
         let books = NodeBooks::open(&root.join("run"), &root.join("state")).unwrap();
         assert_eq!(books.resume().unwrap(), Tallies::default());
         let tallies = Tallies {
-            boot_id: boot_id(),
+            boot_id: boot_id().unwrap_or_default(),
             slices: vec![gpufrac_usage::Tally::new(record(7).key())],
         };
         books.save(&tallies).unwrap();

@@ -6,9 +6,10 @@ use std::time::Duration;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_usage::{Elapsed, Ended, Kind, SliceKey, Tallies, Tally};
 
-use crate::clock::{BootTime, boot_id};
 use crate::key::SliceId;
 use crate::measure::sample::{Activity, Sample};
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::state::record::boot_id;
 
 /// The sums of all slices of the node.
 #[derive(Debug, Default)]
@@ -65,7 +66,7 @@ impl Meter {
     /// Goes on with the sums of an earlier run of the daemon; the time between is unknown.
     pub fn resume(tallies: Tallies, now: BootTime) -> Meter {
         let mut meter = Meter::default();
-        if tallies.boot_id == boot_id() {
+        if tallies.boot_id == boot_id().unwrap_or_default() {
             for tally in tallies.slices {
                 let metered = Metered { tally, until: now };
                 meter.slices.insert(metered.tally.key.clone(), metered);
@@ -160,7 +161,7 @@ impl Meter {
 
     pub fn tallies(&self) -> Tallies {
         Tallies {
-            boot_id: boot_id(),
+            boot_id: boot_id().unwrap_or_default(),
             slices: self
                 .slices
                 .values()

@@ -7,13 +7,14 @@ use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{BootTime, boot_id};
 use crate::judge::breaker::LastOpen;
 use crate::judge::peers::{PeerError, Peers};
 use crate::judge::watch::Watch;
 use crate::keep::evidence::Record;
 use crate::keep::totals::Totals;
 use crate::key::Key;
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::state::record::boot_id;
 
 /// The format version of the text.
 const VERSION: u32 = 1;
@@ -125,7 +126,7 @@ impl State {
     pub fn new() -> State {
         State {
             version: VERSION,
-            boot_id: boot_id(),
+            boot_id: boot_id().unwrap_or_default(),
             watches: Vec::new(),
             reaped: Vec::new(),
             opened: LastOpen::default(),
@@ -145,7 +146,9 @@ impl State {
         let unusable = match serde_json::from_str::<Header>(&text) {
             Err(error) => UnusableState::Damaged(error),
             Ok(header) if header.version != VERSION => UnusableState::Version(header.version),
-            Ok(header) if header.boot_id != boot_id() => UnusableState::OtherBoot,
+            Ok(header) if header.boot_id != boot_id().unwrap_or_default() => {
+                UnusableState::OtherBoot
+            }
             Ok(_) => match serde_json::from_str(&text) {
                 Ok(state) => return Ok((state, None)),
                 Err(error) => UnusableState::Damaged(error),
@@ -186,7 +189,10 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap();
         for (text, reason) in [
             (text.replace("\"version\":1", "\"version\":2"), "version 2"),
-            (text.replace(&boot_id(), "other"), "before the last boot"),
+            (
+                text.replace(&boot_id().unwrap_or_default(), "other"),
+                "before the last boot",
+            ),
             (text[..text.len() / 2].to_owned(), "damaged"),
             (text.replace("watches", "others"), "damaged"),
         ] {
@@ -201,7 +207,7 @@ mod tests {
     #[test]
     fn a_state_of_format_version_1_can_still_be_read() {
         let text = include_str!("state/version1.json").trim_end();
-        let text = text.replace("BOOT", &boot_id());
+        let text = text.replace("BOOT", &boot_id().unwrap_or_default());
         let state: State = serde_json::from_str(&text).unwrap();
         assert_eq!(serde_json::to_string(&state).unwrap(), text);
     }

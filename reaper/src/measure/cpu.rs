@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::lease::Lease;
 
-use crate::clock::BootTime;
 use crate::key::Key;
+use gpufrac_node::clock::BootTime;
 
 #[cfg(test)]
 pub(crate) mod tests;

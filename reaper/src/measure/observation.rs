@@ -10,11 +10,11 @@ use gpufrac_core::policy::Policy;
 use gpufrac_node::mps::process;
 use gpufrac_nvml::telemetry::{Process, Utilization};
 
-use super::dcgm::InstanceId;
 use super::owners::Owners;
 use super::sample::{Activity, Excess, Sample, Source};
 use super::view::View;
 use crate::key::SliceId;
+use gpufrac_node::gpu::dcgm::InstanceId;
 
 /// Memory of a context besides its program's allocations: NVML counts it, MPS limits do not.
 const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpufrac_node::mps::process;
 
 use super::view::View;
-use crate::clock::BootTime;
+use gpufrac_node::clock::BootTime;
 
 /// For each pid the control group of its job, and the time when it was last seen.
 #[derive(Default)]

@@ -10,13 +10,13 @@ use gpufrac_node::node::Node;
 use gpufrac_nvml::Loaded;
 
 use super::cpu::JobGroups;
-use super::dcgm::{Dcgm, InstanceId};
 use super::observation::Observation;
 use super::owners::Owners;
 use super::sample::{Activity, Look, Sample, Sampler, Source};
 use super::view::{NoHistory, View, views};
-use crate::clock::{BootTime, Clock, SystemClock};
 use crate::key::{Key, SliceId};
+use gpufrac_node::clock::{BootTime, Clock, SystemClock};
+use gpufrac_node::gpu::dcgm::{Dcgm, InstanceId};
 
 /// The shortest time between two readings of an instance's counters (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);

@@ -12,11 +12,11 @@ use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_core::lease::Lease;
 use gpufrac_core::request::{self, GresForm};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use gpufrac_node::clock::BootTime;
+use gpufrac_node::gpu::dcgm::Dcgm;
 use gpufrac_node::job::allocated::Allocated;
 use gpufrac_node::job::grant::{self, Asked};
 use gpufrac_node::mps::{answer, version};
-use gpufrac_reaper::clock::BootTime;
-use gpufrac_reaper::measure::dcgm::Dcgm;
 use slurm_sys::client::{JobInfo, JobState};
 
 use crate::crc64;

@@ -9,7 +9,7 @@ use gpufrac_core::lease::{Held, LeaseState, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 
 use super::*;
-use crate::clock::{Clock, SystemClock};
+use gpufrac_node::clock::{Clock, SystemClock};
 
 pub(crate) fn lease(job_id: u32) -> Lease {
     Lease {

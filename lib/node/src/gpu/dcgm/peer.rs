@@ -71,7 +71,6 @@ fn check_open(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "waits for a real process")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -114,7 +113,6 @@ fn listed(text: &str) -> Option<(IpAddr, u16)> {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "waits for real sockets")]
 mod tests {
     use std::net::TcpListener;
 

@@ -1,6 +1,5 @@
 //! The clocks of the node, and a time that setting the wall clock does not change.
 
-use std::fs;
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -65,10 +64,6 @@ pub trait Clock {
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock;
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "all others take their time from here"
-)]
 impl Clock for SystemClock {
     fn now(&self) -> BootTime {
         // The kernel has this clock since 2.6.39; with a valid id the call cannot fail.
@@ -81,10 +76,4 @@ impl Clock for SystemClock {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         now.map_or(0, |now| now.as_secs())
     }
-}
-
-/// The kernel's identifier of this boot.
-pub fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }

@@ -1,15 +1,15 @@
 //! Changes what Slurm starts on this node: jobs that leave it and come back, its drain, units that nobody gets.
 
+use crate::job::reserve;
+use crate::state::put_back::PutBack;
 use gpufrac_core::ids::JobId;
-use gpufrac_node::job::reserve;
-use gpufrac_node::state::put_back::PutBack;
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{
     Client, ClientError, Drained, JobInfo, JobState, Reserve, with_node, without_node,
 };
 use slurm_sys::release::{Release, Series};
 
-use crate::clock::{Clock, SystemClock};
+use crate::node::now_unix;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Change {
@@ -133,7 +133,7 @@ fn send_away(
         return could_start.map(|_| Way::Nowhere);
     }
     if starts_soon(job) {
-        let now = i64::try_from(SystemClock.unix_now()).unwrap_or(0);
+        let now = i64::try_from(now_unix()).unwrap_or(0);
         client.start_soon(job, now, release)?;
     }
     Ok(Way::Elsewhere)

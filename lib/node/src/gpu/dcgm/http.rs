@@ -61,7 +61,6 @@ pub(super) fn ask(
 
 /// The time until the deadline; an error if it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
-    #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }

@@ -11,7 +11,10 @@ use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo, PrivateValues};
 
-use super::slurm_node::{self, Change, Changed};
+use node_control::{Change, Changed};
+
+pub mod node_control;
+pub mod private_data;
 
 /// The argument with which the daemon's program becomes this process.
 pub const CALL_ARGUMENT: &str = "slurm-call";
@@ -146,7 +149,7 @@ impl SlurmProcess {
 ///
 /// # Errors
 /// libslurm is not there, or cannot read the file.
-pub fn private_data() -> Result<PrivateValues, SlurmError> {
+fn slurm_private_data() -> Result<PrivateValues, SlurmError> {
     match SlurmProcess::call(&Call::PrivateData)? {
         Reply::Private(Some(values)) => Ok(values),
         Reply::Private(None) => Err(SlurmError::Hidden),
@@ -221,7 +224,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
         }
         Call::PrivateData => return Ok(Reply::Private(client.private_data())),
         Call::Node { node, change } => {
-            return slurm_node::carry_out(&client, &node, change).map(Reply::Changed);
+            return node_control::carry_out(&client, &node, change).map(Reply::Changed);
         }
         Call::Act {
             job_id,
