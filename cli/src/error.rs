@@ -26,33 +26,39 @@ use gpufrac_slurm_settings::gpu_count::GpuCount;
 /// The errors that end a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The configuration cannot be read.
+    /// A file cannot be opened.
+    /// Cure: Correct the path (`--config FILE`), or run the command as root.
     #[error("reading `{}` failed: {source}", path.display())]
     Read {
         /// The path of the configuration.
         path: PathBuf,
         source: std::io::Error,
     },
-    /// The configuration is wrong.
+    /// gpufrac.toml has the mistakes that follow, each with file and line.
+    /// Cure: Correct each line (`gpufrac check --file-only`); [messages about gpufrac.toml](configuration.md) has the causes.
     #[error("the configuration is wrong\n{0}")]
     Config(ConfigErrors),
-    /// The configuration that `init` proposes is wrong.
+    /// The advice has no mechanism for this model and workload.
+    /// Cure: Choose another `--workload` or `--partition`.
     #[error("no pool can be proposed for these GPUs\n{0}")]
     Proposed(ConfigErrors),
-    /// No usage record is found.
+    /// This host has no records.
+    /// Cure: Follow the text; [Reports](../report.md) says where records are.
     #[error(
         "reading usage records failed: there are none; name their files or folders with --records, or run this on a node, or set `[paths] shared` in gpufrac.toml so that gpufrac-reaperd collects the records of all nodes"
     )]
     NoRecords,
     #[error(transparent)]
     Period(#[from] gpufrac_report::period::PeriodError),
-    /// A report cannot be written as JSON.
+    /// The report has no such form.
+    /// Cure: Choose another `--format`.
     #[error("writing the report failed: {0}; choose another --format")]
     Json(#[from] serde_json::Error),
     /// A report cannot be written as CSV.
     #[error("writing the report failed: {0}; choose another --format")]
     Csv(#[from] gpufrac_report::render::csv::Error),
-    /// sacct does not end.
+    /// slurmdbd or its database hangs; sacct was killed.
+    /// Cure: Follow the text.
     #[error(
         "reading the output of sacct failed: it printed nothing for {} s; repeat the command when slurmdbd answers, or leave sacct out with --no-sacct",
         silence.as_secs()
@@ -61,34 +67,42 @@ pub enum CliError {
         /// How long it was waited for.
         silence: Duration,
     },
-    /// sacctmgr does not end.
+    /// slurmdbd or its database hangs; summaries that were written stay.
+    /// Cure: Follow the text.
     #[error(
         "writing the summary of job {id} failed: sacctmgr did not answer within {} s; repeat the command when slurmdbd answers",
         limit.as_secs()
     )]
     Sacctmgr { id: String, limit: Duration },
-    /// An export needs accounting.
+    /// `--export` needs slurmdbd.
+    /// Cure: Follow the text.
     #[error(
         "writing summaries failed: sacct has no accounting; they are stored in slurmdbd, so run this where sacct shows jobs"
     )]
     NoAccounting,
-    /// sacctmgr would spoil the summaries.
+    // sacctmgr would spoil the summaries.
+    /// `sacctmgr modify job` of Slurm 22.05 and earlier changes capitals.
+    /// Cure: Follow the text, or update Slurm.
     #[error(
         "writing summaries failed: sacctmgr before Slurm 23.02 writes AdminComment in small letters, in which no tool can read them; use --dry-run, which prints a summary for each job, and store these in jobstats' own database"
     )]
     SmallLetters,
-    /// The user has no name here.
+    /// The user id has no name here.
+    /// Cure: Follow the text.
     #[error(
         "finding the name of the user failed: this host does not know the user id; use --by user on a host that does"
     )]
     NoName,
-    /// The measurement of a GPU did not begin.
+    /// A job has a slice here, another program has the GPU's lock, or a file or the driver cannot be used.
+    /// Cure: Follow the `hint:` line.
     #[error("measuring the GPU failed: {0}")]
     Prove(#[from] gpufrac_prove::ProveError),
-    /// Whether the node is drained is not known.
+    /// sinfo or squeue did not answer.
+    /// Cure: Run it on a node of Slurm, or with `--without-slurm` on a host that Slurm does not use.
     #[error("measuring the GPU failed: {0}, so it is not known whether the node is drained")]
     ProveSlurm(gpufrac_slurm_settings::AskError),
     /// Slurm may start a job on the node.
+    /// Cure: `scontrol update nodename=NODE state=drain reason=measuring`, and wait until its jobs have ended.
     #[error("measuring the GPU failed: node `{node}` is `{state}` with {jobs} jobs, not drained")]
     NotDrained {
         node: String,
@@ -106,7 +120,8 @@ pub enum CliError {
     /// The configuration cannot be used by root's programs.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// `advise` has no answer.
+    /// The question has no answer; the text says why.
+    /// Cure: Follow the text.
     #[error("advice failed: {0}")]
     Advise(#[from] gpufrac_core::advise::AdviseError),
     /// node-setup failed.
@@ -118,7 +133,8 @@ pub enum CliError {
     /// The state of the node cannot be read.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// No pool has GPUs on the node.
+    /// The node is in no pool.
+    /// Cure: Add the node to `nodes` of a pool, or name another node with `--node`.
     #[error(
         "no pool has GPUs on node `{node}`, so that it has no leases; the nodes of the pools are {nodes}"
     )]
@@ -129,26 +145,31 @@ pub enum CliError {
         /// One of these nodes.
         one: String,
     },
-    /// The leases and records of a node are only on that node.
+    /// Leases and records are files of their node.
+    /// Cure: Run the command on that node: `ssh NODE gpufrac ...`, or `srun -w NODE gpufrac ...` in a job.
     #[error("the leases and records of node `{node}` are on `{node}`, and this host is `{host}`")]
     Elsewhere {
         node: String,
         /// The name of this host.
         host: String,
     },
-    /// The command needs root.
+    /// The command changes files of root.
+    /// Cure: Run it as root.
     #[error("only root may do this")]
     NotRoot,
-    /// There is no terminal for the confirmation.
+    /// `clean` and `lease drop` ask before they destroy.
+    /// Cure: Run the command in a terminal, or add `--yes` after reading what it lists.
     #[error("stdin is not a terminal, and nothing is destroyed without a confirmation")]
     NobodyToAsk,
-    /// No lease has this name.
+    /// The name is not in `gpufrac leases`.
+    /// Cure: Copy the name from `gpufrac leases`.
     #[error("no lease `{name}` on this node")]
     NoLease {
         /// The name as written.
         name: String,
     },
-    /// The job has not ended and may use the slice.
+    /// Slurm says that the job is on the node.
+    /// Cure: Wait for its end, or `scancel` the job. The epilog removes the lease.
     #[error("job {job} is {state} on this node: its lease stays")]
     JobIsThere {
         /// Slurm's id of the job.
@@ -156,13 +177,16 @@ pub enum CliError {
         /// The job's state in Slurm.
         state: String,
     },
-    /// Jobs with fractions have no lease, so their instances are not known.
+    /// A running job with a fraction has no lease, so an instance without a lease may be its own.
+    /// Cure: Wait for the job's end, or `scancel` it; then run `gpufrac clean` again.
     #[error("nothing is destroyed: no lease is known of {} on node {node}; one of these instances may belong to them", in_words(.jobs))]
     JobsWithoutLease { node: String, jobs: Vec<JobId> },
-    /// Processes use all instances without a lease.
+    /// A process uses each instance without a lease.
+    /// Cure: End the process that the command names; then run it again.
     #[error("nothing is destroyed: each of these instances is in use")]
     AllInUse,
-    /// Slurm did not say whether the job has ended.
+    /// slurmctld did not answer, so gpufrac cannot know which jobs have ended.
+    /// Cure: Check `scontrol ping`; run the command again.
     #[error("nothing is destroyed: asking Slurm for its jobs failed: {0}")]
     SlurmIsSilent(AskError),
     /// A file of gpufrac could not be used.
@@ -174,7 +198,8 @@ pub enum CliError {
     /// An instance could not be destroyed.
     #[error(transparent)]
     Clean(#[from] CleanError),
-    /// A slice could not be removed.
+    /// The driver or a process keeps the slice.
+    /// Cure: Follow the text after the colon; the lease stays until then.
     #[error("the slice cannot be removed yet: {0}")]
     Teardown(#[from] TeardownError),
     /// The value is not a list of nodes.
@@ -184,10 +209,13 @@ pub enum CliError {
         text: String,
         source: HostlistError,
     },
-    /// The number of GPUs of the node is not known.
+    /// The command ran on a host without the GPUs and without a driver.
+    /// Cure: Give the number with `--gpus N`, or run `gpufrac conf` on the node.
     #[error("counting the GPUs of `{node}` failed: {source}")]
     GpuCount { node: String, source: NvmlError },
-    /// The number of GPUs of a node of a pool is not known, or two facts do not agree about it.
+    /// Nothing says how many GPUs a node of a pool has, or NVML, gres.conf and `Gres=` do not agree; MIG instances,
+    /// shards and mps do not count GPUs.
+    /// Cure: Correct what is wrong, or give `--gpus N`.
     #[error("counting the GPUs of {node} failed: {}", why_gpus(count))]
     Gpus {
         node: String,
@@ -197,7 +225,8 @@ pub enum CliError {
     /// The argument is not the id of a job.
     #[error(transparent)]
     Why(#[from] WhyError),
-    /// A file could not be written.
+    /// The folder of the file does not exist or is full, or the user may not write there.
+    /// Cure: Name another file, or free space.
     #[error("writing `{}` failed: {source}", path.display())]
     Write {
         path: PathBuf,
@@ -206,13 +235,16 @@ pub enum CliError {
     /// A file of the site could not be changed.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    /// NVML does not answer, so no GPU is known.
+    /// The driver is not loaded, or the node has no GPU.
+    /// Cure: Run the command on a node with GPUs, or give `--gpu MODEL --gpus N`.
     #[error("this node shows no GPU: {source}")]
     NoGpu { source: NvmlError },
-    /// NVML shows no GPU.
+    /// The node has no GPU, or the driver does not show it.
+    /// Cure: Run the command on a node with GPUs, or give `--gpu MODEL --gpus N`.
     #[error("NVML shows no GPU on this node")]
     NoGpus,
-    /// gpufrac knows no model for the GPU.
+    /// The model is not built in.
+    /// Cure: Give `--gpu MODEL` for a known model, or `--gpu NAME --memory MIB`.
     #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
     UnknownGpu {
         /// NVML's index of the GPU.
@@ -222,13 +254,17 @@ pub enum CliError {
         /// Memory of the GPU in MiB.
         memory: u64,
     },
-    /// Slurm's files are not on this host.
+    /// slurm.conf is not in a usual place.
+    /// Cure: Give `--slurm-conf FILE`.
     #[error("Slurm's files are not found: {why}")]
     NoSlurmFiles { why: String },
-    /// The running Slurm could not work with the proposal of `init`.
+    /// The running Slurm could not work with the changes.
+    /// Cure: Follow the hint.
     #[error("proposing changes of Slurm failed: {}; nothing was written", .0.what)]
     Impossible(Box<Finding>),
-    /// The Slurm of this host speaks against the proposal of `init`.
+    /// slurmctld or `slurmd -G` of this host refuses the proposed files, or they change more than the pools' devices;
+    /// the lines below are theirs.
+    /// Cure: Correct what they name. `--no-trial` writes the files as they are.
     #[error(
         "trying the proposal with Slurm failed; nothing was written:\n{}",
         said.join("\n")
@@ -247,27 +283,37 @@ pub enum CliError {
         /// The option that gives the value instead.
         option: &'static str,
     },
-    /// slurmctld sends the files to this host, so a change here would be lost.
+    // slurmctld sends the files to this host, so a change here would be lost.
+    /// A configless node has copies of slurmctld's files.
+    /// Cure: Run `gpufrac init` on slurmctld's host with `--node`, `--gpu` and `--gpus`.
     #[error("`{}` is a copy that slurmctld sent: nothing was written", path.display())]
     SentFile {
         /// The path of the file.
         path: PathBuf,
     },
-    /// gpufrac-reaperd wrote no file that this host sees.
+    /// gpufrac-reaperd does not run on this host, and gpufrac.toml has no `[paths] shared`, or no node has written
+    /// there yet.
+    /// Cure: Run the command on a node with fractional GPUs; set `[paths] shared`, and start gpufrac-reaperd on the
+    /// nodes.
     #[error("finding the files of nodes failed: there is none")]
     NoNodeFile,
-    /// Users may not read the files of nodes.
+    /// PrivateData in slurm.conf has `nodes`: the pages would show hidden nodes to all readers.
+    /// Cure: Remove `nodes` from PrivateData, or leave the pages out.
     #[error(
         "exporting pages failed: only root may read the files of the nodes, because Slurm's PrivateData hides nodes"
     )]
     HiddenNodes,
-    /// The folder for pages is used for something else.
+    /// The folder of `--export` or `[web] folder` has files that no earlier export wrote; an export removes old pages,
+    /// so it does not use such a folder.
+    /// Cure: Name another folder.
     #[error("writing pages to `{}` failed: the folder has files of others; name a new folder or an empty one", path.display())]
     NotPages { path: PathBuf },
-    /// The terminal cannot be used.
+    /// The terminal is gone, or cannot be switched.
+    /// Cure: Use another terminal, or `--once`.
     #[error("using the terminal failed: {0}; print the slices once with `--once`")]
     Terminal(std::io::Error),
-    /// There is no record of the job.
+    /// The reaper wrote no record of this job on this node, or the record is older than `[reaper] keep`.
+    /// Cure: Run the command on the node that the hint names. Without `[reaper]` in gpufrac.toml there are no records.
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
         /// Slurm's id of the job.

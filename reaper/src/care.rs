@@ -41,7 +41,8 @@ pub enum CareError {
     /// A folder cannot be made.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The kernel refuses to watch the folders.
+    /// The limit of inotify is reached.
+    /// Cure: Raise it with sysctl, then restart the daemon.
     #[error("watching the folders of failures failed: {0}; raise fs.inotify.max_user_instances")]
     Watch(#[from] io::Error),
 }

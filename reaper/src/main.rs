@@ -90,6 +90,8 @@ impl Args {
 /// The reasons why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
+    /// gpufrac.toml is missing or has a mistake.
+    /// Cure: Correct the file, or name it as the message says.
     #[error("{0}; name the file with `--config FILE` or `{name}`", name = config::PATH_ENV)]
     Config(#[from] NodeError),
     #[error(transparent)]
@@ -99,6 +101,8 @@ enum StartError {
     Wait(#[from] std::io::Error),
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// The unit runs already.
+    /// Cure: `systemctl status gpufrac-reaperd`; end the one that you started by hand.
     #[error("another gpufrac-reaperd runs on node {node} (`{}` is locked); end that one first", path.display())]
     Locked { node: String, path: PathBuf },
 }

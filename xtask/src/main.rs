@@ -16,6 +16,7 @@ mod lab;
 mod map;
 mod mistakes;
 mod package;
+mod pages;
 mod picture;
 mod series;
 mod setup;
@@ -73,6 +74,8 @@ enum Task {
     Deny,
     /// Builds the manual of docs/ as HTML pages with a search, and checks its links
     Book,
+    /// Writes the tables of docs whose words stand in the source
+    Pages,
 }
 
 fn main() -> ExitCode {
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Task::Package(arguments) => package::run(&arguments),
         Task::Deny => deny::run_check(),
         Task::Book => book::build(),
+        Task::Pages => pages::write(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

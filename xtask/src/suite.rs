@@ -27,6 +27,7 @@ use self::programs::Program;
 use self::report::Report;
 use self::table::{On, Row, Table};
 use crate::cargo::{Counts, build, cargo, root, run, stage, tests};
+use crate::pages;
 use crate::series::{self, Series};
 use crate::setup;
 use crate::words;
@@ -371,7 +372,8 @@ fn checks() -> Result<Counts> {
 
 fn format() -> Result<()> {
     stage("format", || run(&mut cargo(&["fmt", "--all", "--check"])))?;
-    stage("words", words::check)
+    stage("words", words::check)?;
+    stage("pages", pages::check)
 }
 
 fn clippy() -> Result<()> {

@@ -15,7 +15,8 @@ const JOB: JobId = JobId(0);
 /// The reasons why a process could not be fenced.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// No hierarchy of control groups is mounted.
+    /// Neither version has the devices controller here, so no program can be fenced for the measurement.
+    /// Cure: Mount the controllers, as Slurm needs them too.
     #[error("no control groups are mounted")]
     NoHierarchy,
     /// The group could not be made or joined.

@@ -32,7 +32,8 @@ pub(crate) enum Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// A call of the driver API failed.
+    /// A call of CUDA's driver API failed, with its name and number.
+    /// Cure: The number is explained in the driver API's list of results.
     #[error("{call} failed: {name} ({code})")]
     Cuda {
         /// The function of cuda.h.
@@ -42,16 +43,19 @@ pub enum Failure {
         /// The name of that number, `CUDA_ERROR_...`.
         name: String,
     },
-    /// The driver's library cannot be used.
+    /// libcuda.so.1 is not on this host. What needs it is not measured.
+    /// Cure: Install the driver's compute library.
     #[error("loading the driver's library failed: {0}")]
     Library(String),
-    /// No answer came in time.
+    /// A call of the driver hangs.
+    /// Cure: `nvidia-smi` and the kernel's log (Xid) say more.
     #[error("the client gave no answer in {seconds} s")]
     Silent {
         /// The limit in seconds.
         seconds: u64,
     },
-    /// The process ended.
+    /// A program of the measurement ended by itself, for example killed for memory.
+    /// Cure: The page says what was not measured; run it again.
     #[error("the client ended: {0}")]
     Ended(String),
     /// The process could not be started or its answer not be read.

@@ -86,7 +86,8 @@ pub struct Advice {
 /// The reason why [`advise`] has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AdviseError {
-    /// gpufrac knows no GPU model of this name, and the plan has no memory.
+    /// Part of the message above: gpufrac knows no GPU model of this name, and the question has no memory.
+    /// Cure: Name a model of the list, or give the memory.
     #[error(
         "GPU model `{name}` is unknown; give its memory with --memory MIB, or write one of {}",
         known().join(", ")
@@ -95,12 +96,14 @@ pub enum AdviseError {
         /// The name of the model, as the admin wrote it.
         name: String,
     },
-    /// The plan is for a vGPU and has no memory; the memory of a vGPU depends on its profile.
+    /// Part of the message above: the question is for a vGPU and has no memory.
+    /// Cure: Give the memory that `nvidia-smi` prints in the guest.
     #[error(
         "the memory of a vGPU depends on its profile; give what nvidia-smi prints in the guest with --memory MIB"
     )]
     VgpuMemory,
-    /// gpufrac.toml does not accept the name or the memory.
+    /// Part of the message above: gpufrac.toml does not accept the name or the memory.
+    /// Cure: Follow the text.
     #[error("no pool can be made of these GPUs: {0}")]
     Refused(crate::config::ConfigErrors),
 }

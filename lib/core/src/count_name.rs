@@ -35,12 +35,14 @@ pub struct CountName(String);
 /// Why a text cannot be such a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCountName {
-    /// Slurm could not read it back, or would read it otherwise.
+    /// Slurm could not read such a name in a list of GRES.
+    /// Cure: Write for example `name = "frac"`.
     #[error(
         "a name has a small letter and then small letters, digits or '_', at most 32, without \"gres\""
     )]
     Form,
-    /// It means something else.
+    /// The name is that of another GRES, a mechanism or a word of such lists.
+    /// Cure: Write for example `name = "frac"`.
     #[error("the name means something else in a list of GRES")]
     Taken,
 }

@@ -54,7 +54,8 @@ pub struct Entry {
 /// The reasons why a text is not an entry of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// Another version of gpufrac wrote it.
+    /// slurmctld and the node have different builds of gpufrac.
+    /// Cure: Install the same packages on both.
     #[error(
         "entry {text:?} is of an unknown version; controller and nodes must run the same gpufrac"
     )]
@@ -62,8 +63,8 @@ pub enum EntryError {
         /// The text as found.
         text: String,
     },
-    /// The text is not of the exact form `v1:units=N:mech=WORD`, optionally followed by `:per=task`, `:idle=WORD` and
-    /// `:burst=N`.
+    /// The entry that job_submit wrote was damaged, or written by another build.
+    /// Cure: Install the same packages on both; submit the job again.
     #[error(
         "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task, :idle=long and :burst=75"
     )]

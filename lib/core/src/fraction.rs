@@ -26,24 +26,32 @@ pub struct Fraction {
 /// The reasons why a text or a ratio is not a fraction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FractionError {
-    /// Zero of a GPU.
+    /// Part of a message: the amount is 0.
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("zero is not a fraction of a GPU")]
     Zero,
-    /// A negative number.
+    /// Part of a message: the amount is below 0.
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("a fraction of a GPU cannot be negative")]
     Negative,
-    /// More than one GPU.
+    /// Part of a message: the amount is above 1.
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("a fraction is at most 1 GPU")]
     OverOne,
-    /// More than [`MAX_DECIMALS`] decimals.
+    /// Part of a message: Slurm counts whole percents.
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("more than {MAX_DECIMALS} digits after the point; 0.01 is the finest that counts")]
     TooFine,
-    /// A number in the notation of programs (`1e-1`, `inf`, `nan`, `0x1`).
+    /// Part of a message: a number in the notation of programs (`1e-1`, `inf`, `nan`, `0x1`).
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("not a plain decimal")]
     NotPlain,
+    /// Part of a message: the amount is another text.
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("not a number")]
     NotANumber,
-    /// An empty text.
+    /// Part of a message: the amount is empty.
+    /// Cure: Write a decimal from 0.01 to 1.
     #[error("a fraction is missing")]
     Empty,
 }

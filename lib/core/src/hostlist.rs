@@ -19,26 +19,32 @@ pub struct Hostlist {
 /// The mistakes in a hostlist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
-    /// The list is empty, or has nothing between two commas.
+    /// A list of nodes has an empty name, as in `gn1,,gn2`.
+    /// Cure: Remove the comma.
     #[error("a node name is missing in {text:?}")]
     Empty { text: String },
-    /// `[` without `]`, or `]` without `[`.
+    /// A list of nodes has `[` without `]`, or the reverse.
+    /// Cure: Write `gn[01-16]`.
     #[error("brackets do not match in {text:?}")]
     Brackets { text: String },
-    /// A part in brackets is not a range.
+    /// The text in brackets is not a range of numbers.
+    /// Cure: Write `gn[01-16]` or `gn[01,03]`.
     #[error("{range:?} is not a range such as 01-16, in {text:?}")]
     Range {
         /// The part in brackets.
         range: String,
         text: String,
     },
-    /// A character that is not allowed in the name of a node.
+    /// The character is not allowed in a node name.
+    /// Cure: Write the name as in slurm.conf.
     #[error("{character:?} cannot be in a node name, in {text:?}")]
     Character { character: char, text: String },
-    /// More than [`MAX_HOSTS`] names.
+    /// The list is longer than gpufrac reads.
+    /// Cure: Split the pool, or correct a range with too many digits.
     #[error("more than {MAX_HOSTS} nodes in {text:?}")]
     TooMany { text: String },
-    /// A name is in the list twice.
+    /// The node is written twice.
+    /// Cure: Remove one of the two.
     #[error("node {name} is written twice in {text:?}")]
     Twice { name: String, text: String },
 }

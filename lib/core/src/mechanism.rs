@@ -25,7 +25,8 @@ pub enum Mechanism {
     Hami,
 }
 
-/// A text that is not the name of a mechanism.
+/// The mechanism is misspelled.
+/// Cure: Write one of the mechanisms of the message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown mechanism `{0}`; the mechanisms are mig, mps, mig+mps, timeslice, hami")]
 pub struct UnknownMechanism(pub String);

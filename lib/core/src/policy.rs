@@ -113,6 +113,7 @@ impl fmt::Display for IdleWish {
 }
 
 /// A text that is not a value of `--gpufrac-idle`.
+/// Cure: Write `default`, `long` or `off`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--gpufrac-idle={0} is unknown; write default, long or off")]
 pub struct UnknownWish(pub String);

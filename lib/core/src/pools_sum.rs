@@ -35,7 +35,8 @@ pub fn is_question(tres: &str) -> bool {
     plain.unwrap_or(tres) == QUESTION
 }
 
-/// A text that is not a checksum.
+/// The same for the checksum of the pools.
+/// Cure: Install the same packages on both; submit the job again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a checksum of pools: write 16 hexadecimal digits in small letters")]
 pub struct NoPoolsSum;

@@ -19,7 +19,8 @@ pub struct SlurmRelease {
     pub micro: u8,
 }
 
-/// A text that is not a release.
+/// Slurm printed a version that gpufrac does not understand.
+/// Cure: Compare `sinfo -V` with the [versions](../versions.md).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a release of Slurm such as 24.11.5")]
 pub struct NoRelease(pub String);

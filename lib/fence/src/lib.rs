@@ -15,10 +15,12 @@ mod version2;
 /// The reasons why the devices could not be closed.
 #[derive(Debug, thiserror::Error)]
 pub enum DevCgroupError {
-    /// A file of /proc could not be read.
+    /// The file is missing or not readable.
+    /// Cure: Correct the path, the owner and the mode.
     #[error("reading `{}` failed: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// The kernel refused a rule.
+    /// Cure: Admins: report the rule and the kernel's version.
     #[error("denying `{rule}` in `{}` failed: {source}", path.display())]
     Deny {
         /// The `devices.deny` of the job.
@@ -26,10 +28,12 @@ pub enum DevCgroupError {
         rule: DeviceRule,
         source: io::Error,
     },
-    /// The kernel does not support BPF programs for devices.
+    /// The kernel has no BPF for devices, or the node forbids it.
+    /// Cure: Admins: `gpufrac check` on the node; enable `CONFIG_CGROUP_BPF`.
     #[error("the kernel does not accept BPF programs for devices of control groups: {0}")]
     NoPrograms(io::Error),
-    /// bpf(2) failed.
+    /// The control group could not be changed.
+    /// Cure: Admins: follow the text.
     #[error("{action} `{}` failed: {source}", path.display())]
     Bpf {
         action: &'static str,
@@ -37,7 +41,8 @@ pub enum DevCgroupError {
         path: PathBuf,
         source: io::Error,
     },
-    /// The process is in no control group of this job.
+    /// The job has no control group for devices, so other GPUs cannot be closed to it.
+    /// Cure: Admins: `TaskPlugin=task/cgroup`, `ConstrainDevices=yes`, restart slurmd.
     #[error(
         "job {0} has no control group that denies devices; set TaskPlugin=task/cgroup and ConstrainDevices=yes"
     )]

@@ -25,7 +25,8 @@ pub enum ReplaceError {
         path: PathBuf,
         source: io::Error,
     },
-    /// The file no longer has the text for which the change was made.
+    /// Another program changed the file after gpufrac read it.
+    /// Cure: Run the command again.
     #[error("`{}` changed meanwhile and stays as it is; try again", path.display())]
     Changed { path: PathBuf },
 }

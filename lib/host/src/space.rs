@@ -14,13 +14,16 @@ const FEWEST_FILES: u64 = 64;
 /// The reasons why nothing can be written to a folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSpace {
-    /// The file system is mounted read-only.
+    /// It was mounted so, or the kernel saw an error of the disk.
+    /// Cure: `dmesg`; `mount -o remount,rw`.
     #[error("its file system is read-only")]
     ReadOnly,
-    /// The file system is full.
+    /// No space is left.
+    /// Cure: `df -h`.
     #[error("its file system is full ({0} KiB are free)")]
     Full(u64),
-    /// The file system has no room for further files.
+    /// Too many files.
+    /// Cure: `df -i`.
     #[error("its file system has no inodes left ({0} are free)")]
     NoInodes(u64),
 }

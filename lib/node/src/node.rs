@@ -24,7 +24,8 @@ pub enum NodeError {
     /// The configuration file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no configuration file.
+    /// The host has no gpufrac.toml.
+    /// Cure: Copy the file from slurmctld's host to /etc/gpufrac, or name it with `--config FILE` or `GPUFRAC_CONFIG`.
     #[error("`{}` does not exist; the same file belongs on every host", path.display())]
     NoConfig {
         /// Where it should be.
@@ -48,10 +49,12 @@ pub struct Served {
 /// The faults of a configuration that can still be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Complaint {
-    /// `[reaper]` has mistakes.
+    /// A part of gpufrac.toml that slices do not need has a mistake.
+    /// Cure: Correct the file; `gpufrac check --file-only`.
     #[error("{0}; slices are still made; correct the file and run `gpufrac check --file-only`")]
     Reaper(ConfigErrors),
-    /// The last valid copy is used.
+    /// gpufrac.toml has a mistake. The node uses its last good copy.
+    /// Cure: Correct the file, then run `gpufrac node-setup`.
     #[error(
         "{0}; the node uses its last good configuration; correct the file and run `gpufrac check --file-only`"
     )]

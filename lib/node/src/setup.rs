@@ -60,7 +60,8 @@ pub enum SetupError {
     /// A GPU cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A pool names a GPU that the node does not have.
+    /// The GPU's index is higher than the number of GPUs that the driver shows.
+    /// Cure: Correct `gpus`, or look for a broken GPU in `nvidia-smi -L`.
     #[error("pool `{pool}` names GPU {gpu_index}, but this node has {count} GPUs")]
     NoGpu {
         pool: String,

@@ -24,16 +24,21 @@ const LONGEST_CALL: Duration = Duration::from_secs(15);
 /// The reasons why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
-    /// The process could not be started.
+    /// slurmctld did not answer.
+    /// Cure: Check `scontrol ping`; nothing is ended until then.
     #[error("asking Slurm failed: {0}")]
     Run(#[from] std::io::Error),
-    /// The process did not end in time.
+    /// slurmctld is down or overloaded.
+    /// Cure: Check `scontrol ping`; nothing is ended until then.
     #[error("slurmctld did not answer within {} s", LONGEST_CALL.as_secs())]
     TooSlow,
-    /// The process ended without a reply; with its output.
+    // The process ended without a reply; with its output.
+    /// The process that calls libslurm ended.
+    /// Cure: Look for the kernel's messages.
     #[error("libslurm ended: {0}")]
     Ended(String),
-    /// This libslurm has no symbol for its configuration.
+    /// This libslurm has no symbol `slurm_conf`.
+    /// Cure: Report the release of Slurm.
     #[error("libslurm does not show its configuration")]
     Hidden,
     /// slurmctld refused, or could not be reached.

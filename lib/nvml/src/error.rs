@@ -51,10 +51,12 @@ pub enum ErrorClass {
 /// A call of NVML that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
-    /// The library could not be loaded or initialised.
+    /// The driver is not loaded, or its library is missing.
+    /// Cure: Load the driver: `nvidia-smi` must work.
     #[error("starting NVML (`{}`) failed: {source}", path.display())]
     Start { path: PathBuf, source: WrapperError },
-    /// The driver's NVML is older than this function.
+    /// The driver is older than gpufrac needs for MIG.
+    /// Cure: Install a newer driver; [versions](../versions.md).
     #[error("`{}` has no {call}; the driver is too old for gpufrac with MIG", library.display())]
     Missing {
         call: &'static str,

@@ -32,7 +32,8 @@ pub struct Candidate {
     pub whole_of_8: u8,
 }
 
-/// A text that names no candidate.
+/// A word of `--layouts` or `layout=` is wrong.
+/// Cure: Write it as the message says.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no layout; write whole, halves, mps, uniform:1/2, uniform:1/4 or uniform:1/7, with `+K` for K whole GPUs of 8: halves+2"

@@ -105,7 +105,8 @@ pub enum PlanError {
     /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A file cannot be written.
+    /// The folder does not exist, is full, or is not writable.
+    /// Cure: Name another file.
     #[error("writing {} failed: {source}; choose another place", path.display())]
     Write {
         /// The file.
@@ -113,38 +114,46 @@ pub enum PlanError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The nodes are not known.
+    /// The history has no `NodeList`.
+    /// Cure: Name slurm.conf, or the numbers.
     #[error(
         "the history names no nodes; say what the cluster is with --cluster FILE, or with --nodes and --gpus-per-node"
     )]
     NoCluster,
-    /// No GPU in the file of the nodes.
+    /// No line has `NodeName=` with `Gres=gpu:`.
+    /// Cure: Name the file with the nodes; files that it includes are not read.
     #[error("reading {} failed: it has no node with GPUs; name slurm.conf, or the output of scontrol -o show node", path.display())]
     NoNodes {
         /// The file.
         path: PathBuf,
     },
-    /// gpufrac does not know the model.
+    /// gpufrac has no table of this model.
+    /// Cure: Write the name of a model, or of a similar one.
     #[error("the model {0} is not known; write one of gpufrac.toml(5), such as H100-80")]
     Model(String),
     /// A way of lending is not known.
     #[error(transparent)]
     Candidate(#[from] UnknownCandidate),
-    /// A change is not known.
+    /// A word of `--what-if` is wrong.
+    /// Cure: Write it as the message says.
     #[error(
         "`{0}` is no change; write reaper.idle=1h, reaper.never_used=30m, layout=uniform:1/2, margin=1.5 or cpus=off"
     )]
     Change(String),
-    /// A job is not in the history.
+    /// `--explain` names a job that was not read.
+    /// Cure: Write the id as sacct prints it: `123_4` for a task of an array.
     #[error("the history has no job {0} with a GPU; write its id as in the file")]
     NoJob(String),
     /// A number is out of range.
+    /// Cure: Correct it.
     #[error("--margin must be above 0, --slow at least 0, and --best at least 1")]
     Range,
-    /// The model cannot be cut so.
+    /// The model cannot be cut as `--layouts` says; the text says why.
+    /// Cure: Choose another layout, or leave `--layouts` out.
     #[error("planning failed: {0}")]
     Layout(#[from] LayoutError),
-    /// The proposed configuration is wrong.
+    /// A mistake of gpufrac.
+    /// Cure: Report it.
     #[error("the proposed gpufrac.toml is wrong; report it with the options of this command\n{0}")]
     Proposal(#[from] ConfigErrors),
 }

@@ -25,31 +25,37 @@ use crate::job::History;
 /// Why a file cannot be read at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system refused.
+    /// The file does not exist, may not be read by this user, or is damaged.
+    /// Cure: Correct the path or the permissions; print the file again.
     #[error("reading {} failed: {source}; name a file that you can read", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// Its form is not known.
+    /// The file has another form, or sacct was called with `--noheader`.
+    /// Cure: Call `sacct -aPD --format=...` as gpufrac(1) says, or name the fields.
     #[error(
         "reading {} failed: its first line is no header of sacct -P, openb, philly or usage records; print the fields with sacct -P, or name them with --fields",
         .0.display()
     )]
     Form(PathBuf),
-    /// A column is missing.
+    /// sacct was called without this field.
+    /// Cure: Add the field to `--format`.
     #[error("reading {} failed: the column {column} is missing; add it", path.display())]
     Column { path: PathBuf, column: &'static str },
-    /// A file of limits without a header.
+    /// The file of `--limits` has another form, or sacctmgr was called with `-n`.
+    /// Cure: Call `sacctmgr -P show qos format=...` and `show assoc` as gpufrac(1) says.
     #[error(
         "reading {} failed: its first line is no header of sacctmgr -P show qos or show assoc; print the fields of gpufrac(1), without -n",
         .0.display()
     )]
     Limits(PathBuf),
-    /// Associations of more than one cluster.
+    /// slurmdbd serves several clusters.
+    /// Cure: Call `sacctmgr -P show assoc where cluster=NAME format=...`.
     #[error(
         "reading {} failed: it has the associations of several clusters; print those of one with `where cluster=NAME`",
         .0.display()
     )]
     Clusters(PathBuf),
-    /// All jobs have shards, and nothing says what part of a GPU a shard is.
+    /// Each job has `gres/shard`, and the part of a GPU that it had is not known.
+    /// Cure: Name slurm.conf or the output of `scontrol -o show node` with `--cluster`.
     #[error(
         "the history has only jobs with shards ({0}), and nothing says how many shards a GPU has; name the nodes with --cluster FILE, with `shard:` in their Gres"
     )]
@@ -57,7 +63,8 @@ pub enum ReadError {
         /// Number of jobs.
         u64,
     ),
-    /// No line has a job.
+    /// All jobs are without GPUs, or still wait; or `--partition` names another partition.
+    /// Cure: Read a longer time, with `AllocTRES`.
     #[error(
         "the history has no job with a GPU that started; read more of it, with the fields of gpufrac(1)"
     )]

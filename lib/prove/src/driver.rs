@@ -34,9 +34,11 @@ const UNDERSTOOD: [u32; 11] = [
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
     /// SIGINT or SIGTERM.
+    /// Cure: Run it again.
     #[error("a signal ended it")]
     Interrupted,
-    /// A code that has no meaning for the run.
+    /// The driver returned a code that is no refusal, such as that of a lost GPU.
+    /// Cure: `nvidia-smi` and the kernel's log (Xid) say more; reset the GPU.
     #[error("{call}({args}) answered {}, which gpufrac does not understand here", named(*code))]
     Code {
         call: &'static str,
@@ -44,13 +46,16 @@ pub enum Stop {
         /// NVML's return code.
         code: u32,
     },
-    /// An instance that the run did not make.
+    /// Another program makes instances on the GPU at the same time.
+    /// Cure: End it, and run it again.
     #[error("GPU instance {0} stands on the GPU, and this run did not make it")]
     Foreign(String),
-    /// An instance cannot be removed.
+    /// The driver refuses to remove an instance of the run.
+    /// Cure: End what holds the GPU, such as DCGM, and run it again: the next run removes it.
     #[error("{0} cannot be removed")]
     Stuck(String),
-    /// MIG mode ended during the run.
+    /// Another program switched MIG mode, or the driver lost it.
+    /// Cure: Look for programs that change MIG mode, and run it again.
     #[error("MIG mode is off, and this run did not switch it")]
     ModeLost,
     /// A file, a program or the session with NVML failed.

@@ -142,7 +142,8 @@ impl Pace {
 /// Why a run does not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum ProveError {
-    /// A job has a slice on the node.
+    /// A lease exists.
+    /// Cure: Drain the node and wait until its jobs have ended.
     #[error("job {0} has a slice on this node")]
     Leased(String),
     /// The leases cannot be read.
@@ -157,13 +158,16 @@ pub enum ProveError {
     /// The driver does not answer.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// Instances of others stand on the GPU.
+    /// Instances of an admin, or of leases that were lost.
+    /// Cure: `gpufrac clean` for those without a lease, or `nvidia-smi mig -dci` and `-dgi`.
     #[error("GPU {0} has MIG instances that this program did not make ({1} of them)")]
     Instances(GpuIndex, usize),
-    /// A program uses the GPU.
+    /// Programs have contexts on the GPU.
+    /// Cure: End them: `nvidia-smi` names them.
     #[error("{1} processes use GPU {0}")]
     Processes(GpuIndex, usize),
-    /// What an earlier run left cannot be put back.
+    /// The driver refuses to remove an instance of a killed run, or to switch MIG mode back.
+    /// Cure: End the programs that use the GPU, or reset it with `nvidia-smi -r`, and run it again.
     #[error("putting back what an earlier run left on GPU {0} failed: {1}")]
     Remains(GpuIndex, String),
 }

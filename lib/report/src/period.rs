@@ -16,12 +16,14 @@ pub struct Period {
 /// Why a time cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PeriodError {
-    /// Another text.
+    /// The time is in another form.
+    /// Cure: Write one of these.
     #[error(
         "reading the time `{0}` failed: it is neither a date, nor a time, nor a span; write 2026-11-01, 2026-11-01T08:00, now, today, or a span before now such as 7d or 12h"
     )]
     Text(String),
     /// The period ends before it begins.
+    /// Cure: Follow the text.
     #[error(
         "the period is empty: {since} is not before {until}; write an earlier --since or a later --until"
     )]

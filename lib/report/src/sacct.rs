@@ -78,13 +78,15 @@ pub struct Run {
 /// Why a row cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
-    /// Another number of fields.
+    /// A row of sacct is cut, or a name in it has a `|`.
+    /// Cure: See the row above.
     #[error("the row has {found} fields instead of {} or one more", FIELDS.len())]
     Fields {
         /// How many there are.
         found: usize,
     },
-    /// A field that is no number.
+    /// A field of a row of sacct cannot be read.
+    /// Cure: See the row above.
     #[error("the field {name} is `{value}`, not a {expected}")]
     Value {
         name: &'static str,

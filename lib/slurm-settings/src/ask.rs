@@ -14,16 +14,21 @@ pub(super) const LIMIT: Duration = Duration::from_secs(15);
 /// The reasons why a program of Slurm gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The program is not installed.
+    /// The file or command of Slurm is not on this host.
+    /// Cure: Run `gpufrac check --slurm` on slurmctld's host, or name the file with `--slurm-conf FILE`.
     #[error("{0} does not exist on this host")]
     Absent(&'static str),
-    /// The program could not be started.
+    /// The program of Slurm did not start.
+    /// Cure: Install Slurm's client commands on this host; check `PATH`.
     #[error("starting {0} failed: {1}")]
     Run(&'static str, io::Error),
-    /// The program failed; with the last line of its output.
+    // The program failed; with the last line of its output.
+    /// slurmctld did not answer.
+    /// Cure: Check `scontrol ping`; then run the command again.
     #[error("{0} does not answer ({1})")]
     Refused(&'static str, String),
-    /// The program did not end in time.
+    /// slurmctld or the program was too slow.
+    /// Cure: Check the load of slurmctld's host; run the command again.
     #[error("{0} did not answer within {limit} s", limit = LIMIT.as_secs())]
     Silent(&'static str),
 }

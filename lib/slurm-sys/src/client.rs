@@ -67,12 +67,14 @@ pub fn prefix() -> Option<&'static Path> {
 /// The reasons why a question to slurmctld failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// libslurm is not installed, or is of another release than this build.
+    /// Slurm's library is missing, or of another series.
+    /// Cure: Install it (`libslurm42`, SchedMD: `slurm-smd`).
     #[error(
         "loading `{LIBRARY}` failed: {0}; install Slurm's library, or rebuild gpufrac for this Slurm"
     )]
     Load(#[from] libloading::Error),
-    /// slurmctld returned an error, or did not answer.
+    /// slurmctld refused the call; the text is Slurm's.
+    /// Cure: Look the error up in slurmctld's log.
     #[error("{call}: {message} (Slurm error {code})")]
     Call {
         /// The function of libslurm.

@@ -50,7 +50,8 @@ pub enum SpankError {
         /// Slurm's message.
         reason: String,
     },
-    /// A name or a value contains a NUL.
+    /// A variable contains a NUL byte.
+    /// Cure: Remove it from the environment.
     #[error("a variable contains a NUL byte")]
     Nul(#[from] NulError),
 }

@@ -19,10 +19,12 @@ pub enum Line {
 /// Why a line is no record.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// It is not JSON, or lacks a key.
+    /// A line is damaged, for example after a full disk. It is skipped.
+    /// Cure: Nothing; sacct still has the job.
     #[error("the line is not a usage record: {0}")]
     Json(#[from] serde_json::Error),
-    /// A newer build wrote it.
+    /// The node has a newer gpufrac than this host.
+    /// Cure: Upgrade gpufrac on this host.
     #[error("a newer gpufrac wrote the line (version {0}; this build reads 1 to {VERSION})")]
     Version(u32),
 }

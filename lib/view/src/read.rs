@@ -8,10 +8,12 @@ const MOST_INTERVALS: u64 = 3;
 /// The reasons why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
-    /// The text is not such a file.
+    /// A file `status.json`, or one in the folder `status` of `shared`, is damaged or of another program.
+    /// Cure: Look at the file that the message names; gpufrac-reaperd of the node writes it again in each round.
     #[error("it does not describe a node: {0}")]
     Text(#[from] serde_json::Error),
-    /// A later gpufrac wrote it, with other meanings of its keys.
+    /// A later gpufrac wrote the file.
+    /// Cure: Install the same gpufrac on this host.
     #[error("it is of version {0}, and this gpufrac reads version {VERSION}")]
     Version(u32),
 }

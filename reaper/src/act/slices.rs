@@ -43,7 +43,8 @@ pub enum SliceError {
     /// The GPU of a lease does not exist.
     #[error(transparent)]
     Gpu(#[from] TeardownError),
-    /// The words of HAMi-core's file are not where this build knows them.
+    /// The words of the file may be elsewhere in this version, so none is written. The job has its share.
+    /// Cure: Install a HAMi-core of a version that the message names, or a newer gpufrac.
     #[error(
         "job {job}: HAMi-core {major}.{minor} made its file, which this gpufrac does not know: its limit of compute is not lifted; install a HAMi-core of version 1.1 or 1.2, or a newer gpufrac"
     )]

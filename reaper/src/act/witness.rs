@@ -27,7 +27,8 @@ pub enum WitnessError {
     /// The folder of leases cannot be opened.
     #[error(transparent)]
     Leases(#[from] StoreError),
-    /// The kernel refuses to watch it.
+    /// The limit of inotify is reached.
+    /// Cure: Raise it with sysctl, then restart the daemon.
     #[error("watching the folder of leases failed: {0}; raise fs.inotify.max_user_instances")]
     Watch(#[from] io::Error),
 }

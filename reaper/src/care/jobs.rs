@@ -29,7 +29,8 @@ pub(super) enum JobsError {
     /// The notes cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Slurm did not carry a change out.
+    /// slurmctld did not answer or refused.
+    /// Cure: Check `scontrol ping`; it is tried again.
     #[error("sending jobs to other nodes failed: {0}; they come back to this node in two minutes")]
     Slurm(#[from] SlurmError),
 }

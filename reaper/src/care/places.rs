@@ -38,7 +38,8 @@ pub(super) enum PlacesError {
     /// The records cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Slurm did not carry a change out.
+    /// slurmctld did not answer or refused.
+    /// Cure: Check `scontrol ping`; it is tried again.
     #[error("keeping Slurm from stuck places failed: {0}; jobs that start there go to other nodes")]
     Slurm(#[from] SlurmError),
 }

@@ -72,22 +72,28 @@ impl LeaseCount {
 /// The reasons why a job on several nodes cannot be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The configuration has no shared folder.
+    /// The nodes of a job must agree, and they have no shared folder.
+    /// Cure: Set `[paths] shared`, or accept that such jobs are never ended.
     #[error("it runs on several nodes, but gpufrac.toml names no shared folder (`[paths] shared`)")]
     NoFolder,
     /// The shared folder cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The nodes of the job are not known.
+    /// Slurm's list of the job's nodes cannot be read.
+    /// Cure: Report the list.
     #[error("its nodes `{0}` are not a list of nodes")]
     Nodes(String),
-    /// Another node decides about the job.
+    /// Another node of the job carries out the decision.
+    /// Cure: Nothing.
     #[error("node {0} decides")]
     Follower(String),
-    /// The claim of a node may be old, because it was not written again yet.
+    // The claim of a node may be old, because it was not written again yet.
+    /// The other node's report is too old.
+    /// Cure: Look at gpufrac-reaperd on that node.
     #[error("node {0} has not confirmed that its part of the job is idle")]
     Unheard(String),
-    /// A node does not claim that its part is stalled.
+    /// The job is in use on the other node.
+    /// Cure: Nothing.
     #[error("node {0} does not report its part of the job as idle")]
     Busy(String),
 }

@@ -37,10 +37,12 @@ const SECONDS_OF_A_DAY: u64 = 24 * 3600;
 /// Why records could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum ShippingError {
-    /// A folder or a file could not be opened.
+    /// The folder `shared` of `[paths]` is not there or cannot be written.
+    /// Cure: Mount it, or free space. No record is lost.
     #[error("copying usage records failed: {0}; they are copied when it works again")]
     File(#[from] FileError),
-    /// Reading or writing failed.
+    /// The same, while a file was read or written.
+    /// Cure: Free space, and check the file system.
     #[error("copying usage records failed: {action} `{}`: {source}; they are copied when it works again", path.display())]
     Io {
         /// "read" or "write".

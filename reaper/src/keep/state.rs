@@ -23,13 +23,16 @@ const STATE_FILE: &str = "state.json";
 /// The reasons why a saved state is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableState {
-    /// The text is not a state.
+    /// The saved state was not written to its end.
+    /// Cure: Nothing.
     #[error("it is damaged ({0})")]
     Damaged(#[source] serde_json::Error),
-    /// Another build wrote it.
+    /// The saved state is of another build.
+    /// Cure: Nothing.
     #[error("it is of version {0}, this is {VERSION}")]
     Version(u32),
-    /// The times in it are from another boot.
+    /// The node was rebooted.
+    /// Cure: Nothing.
     #[error("it was written before the last boot")]
     OtherBoot,
 }

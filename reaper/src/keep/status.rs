@@ -30,10 +30,12 @@ const PAUSE: u32 = 60;
 /// The reasons why a file was not written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The file of the node.
+    /// `status.json` in /run/gpufrac/reaper cannot be written.
+    /// Cure: Free space on /run; jobs and decisions are not affected.
     #[error("{0}; `gpufrac status` and `top` show the last state that was written")]
     Own(String),
-    /// The copy in the shared folder.
+    /// The copy in `shared` of `[paths]` cannot be written, or a write takes longer than a round.
+    /// Cure: Mount the folder, or free space, and check the file system; jobs and decisions are not affected.
     #[error("{0}; other hosts show the last state that was written")]
     Shared(String),
 }

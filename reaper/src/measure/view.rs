@@ -16,12 +16,20 @@ use crate::key::SliceId;
 /// The reasons why the driver's records since the last sample cannot be read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum NoHistory {
+    /// A comparison needs two samples.
+    /// Cure: Nothing.
     #[error("this is the first sample")]
     FirstLook,
+    /// The clock of the node was set.
+    /// Cure: Nothing: the window restarts.
     #[error("the clock was set back")]
     ClockSetBack,
+    /// The clock of the node was set.
+    /// Cure: Nothing: the window restarts.
     #[error("the clock was set")]
     ClockSet,
+    /// The driver keeps its records for a short time only.
+    /// Cure: Nothing: the sample counts as activity.
     #[error("the driver's records begin after the last sample")]
     TooShort,
 }
@@ -33,6 +41,8 @@ pub(super) enum UnknownWork {
     History(#[from] NoHistory),
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// The GPU was in use by a process that the driver does not show.
+    /// Cure: Nothing: the sample counts as activity.
     #[error("the GPU was busy ({0} %) without a known process")]
     OfNoProcess(u32),
 }

@@ -19,6 +19,8 @@ const MOST_RECORD_BYTES: u64 = 4 << 20;
 /// The reasons why a record cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyError {
+    /// The text is not one job's number.
+    /// Cure: Write the number that `squeue -o %A` prints.
     #[error(
         "`{text}` is not the id of one job: write the id that `squeue -o %A` and `sacct -o JobIDRaw` print, also for tasks of an array and components of a het job"
     )]
@@ -32,14 +34,16 @@ pub enum WhyError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Another version of gpufrac wrote the record.
+    /// The record was written by another build.
+    /// Cure: Use the gpufrac of the node.
     #[error("`{}` is of version {found}, this gpufrac reads version {VERSION}", path.display())]
     Version {
         path: PathBuf,
         /// The version of the record.
         found: u64,
     },
-    /// The file is not a record, or is that of another job.
+    /// The record is not complete, for example after a full disk.
+    /// Cure: Nothing can restore the record. Free space on the node.
     #[error("`{}` is damaged: {reason}", path.display())]
     Damaged { path: PathBuf, reason: String },
 }

@@ -10,7 +10,8 @@ pub enum FilterError {
     /// The request cannot be granted.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
-    /// This Slurm accepts a fraction in `--gres`, but not in the environment variable of another option.
+    /// This Slurm lets an environment variable override the rewritten request.
+    /// Cure: Unset the variable, and set the one of the message.
     #[error(
         "gpufrac: this Slurm cannot take a fraction from {variable}; unset it and set {instead}={list}"
     )]
@@ -22,7 +23,9 @@ pub enum FilterError {
         /// The value to set it to.
         list: String,
     },
-    /// Slurm refused the value of an option.
+    // Slurm refused the value of an option.
+    /// Slurm's client refused an option that gpufrac set.
+    /// Cure: Report the message with the version of Slurm.
     #[error("gpufrac: Slurm did not take `--{option}={value}`; please report this")]
     NotTaken {
         /// The option, without `--`.
@@ -30,7 +33,9 @@ pub enum FilterError {
         /// The refused value.
         value: String,
     },
-    /// A step's fraction can only be rounded by this plugin.
+    // A step's fraction can only be rounded by this plugin.
+    /// The user cannot read gpufrac.toml, so the client cannot count a step's fraction.
+    /// Cure: Leave the fraction out of srun, or let users read the file.
     #[error(
         "gpufrac: a step cannot be given a fraction here: {0}; leave it out for all of the job's slice, \
          or ask the admin to let users read that file"

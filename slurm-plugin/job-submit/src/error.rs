@@ -25,16 +25,19 @@ pub enum SubmitError {
     /// The value of `--gpufrac-burst` is no part of a GPU.
     #[error(transparent)]
     Burst(#[from] UnknownBurst),
-    /// The job asks for a fraction, and the configuration is wrong or cannot be read.
+    /// slurmctld has no valid gpufrac.toml or belongs to another series; the text says why.
+    /// Cure: Admins: read slurmctld's log, correct the file, `scontrol reconfigure`.
     #[error("gpufrac: fractions are not available now: {0}")]
     NoConfig(Arc<NoConfig>),
-    /// The job asks for a fraction, and the configuration was not read yet.
+    /// slurmctld started without a valid gpufrac.toml.
+    /// Cure: Admins: correct the file (`gpufrac check --file-only`), then `scontrol reconfigure`.
     #[error("gpufrac: fractions are not available now: no configuration was read")]
     NotRead,
     /// The request is not a job, but a question of `gpufrac check`.
     #[error("{}", .0.answer(slurm_sys::release::BUILD))]
     Question(PoolsSum),
-    /// The plugin panicked.
+    /// The plugin failed. The job is refused and slurmctld goes on.
+    /// Cure: Admins: report the lines of slurmctld's log.
     #[error("gpufrac: internal error, the job is refused; the controller's log has the reason")]
     Panicked,
 }

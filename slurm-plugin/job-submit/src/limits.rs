@@ -28,7 +28,8 @@ const VARIABLES_TOGETHER: usize = 256 << 10;
 /// A job with too much text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooLong {
-    /// A text is too long.
+    /// A text of the request is longer than gpufrac reads.
+    /// Cure: Write a shorter text.
     #[error("gpufrac: {name} of the job is longer than {most} bytes; write a shorter text")]
     Text {
         /// The field of Slurm's `job_desc_msg_t`.
@@ -36,17 +37,20 @@ pub enum TooLong {
         /// The limit in bytes.
         most: usize,
     },
-    /// There are too many variables.
+    /// Too many SPANK options.
+    /// Cure: Use fewer SPANK options.
     #[error(
         "gpufrac: the job has more than {VARIABLES} SPANK variables (spank_job_env); submit it with fewer SPANK options"
     )]
     Variables,
-    /// A variable is too long.
+    /// A SPANK option is too long.
+    /// Cure: Write a shorter option.
     #[error(
         "gpufrac: a SPANK variable of the job (spank_job_env) is longer than {VARIABLE} bytes; write a shorter SPANK option"
     )]
     Variable,
-    /// All variables together are too long.
+    /// All SPANK options together are too long.
+    /// Cure: Write shorter options.
     #[error(
         "gpufrac: the SPANK variables of the job (spank_job_env) have more than {VARIABLES_TOGETHER} bytes; write shorter SPANK options"
     )]

@@ -52,10 +52,12 @@ const HINTS: [&CStr; 3] = [
 /// The reasons why the variables of a slice cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentError {
-    /// The lease has no instance.
+    /// The lease is damaged.
+    /// Cure: Admins: `gpufrac leases`; submit the job again.
     #[error("the job's lease names no instance")]
     NoInstance,
-    /// Slurm refused a variable.
+    /// A variable could not be set.
+    /// Cure: Submit the job with a smaller environment.
     #[error("setting {name} failed: {error}")]
     NotSet {
         name: &'static str,

@@ -76,10 +76,12 @@ pub enum ReadError {
     /// The findings of node-setup cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Slurm does not tell the job id.
+    /// slurmstepd of this Slurm does not give the plugin what it needs.
+    /// Cure: Admins: install the package of this series.
     #[error("slurmstepd did not pass node, job and user")]
     NotTold,
-    /// The hook that reads it did not finish.
+    /// The lease could not be read.
+    /// Cure: Admins: look at slurmd's log and at `gpufrac leases`.
     #[error("this step did not read its lease")]
     NotRead,
 }
@@ -97,7 +99,8 @@ impl ReadError {
     }
 }
 
-/// The driver did not limit the memory of a task.
+/// The limit of memory could not be set. The tasks start.
+/// Cure: Admins: follow the text.
 #[derive(Debug, thiserror::Error)]
 #[error("job {job_id}: setting the memory limit failed: {reason}")]
 pub struct NoMemoryLimit {

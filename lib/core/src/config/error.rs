@@ -56,19 +56,22 @@ pub enum Problem {
     /// The file is not TOML; the text is that of the TOML parser.
     #[error("{0}")]
     Syntax(String),
-    /// This version of gpufrac does not know the key.
+    /// The key is misspelled, or stands in the wrong table.
+    /// Cure: Write one of the keys that the message lists.
     #[error("unknown key; known here: {known}")]
     UnknownKey {
         /// The keys that this table can have.
         known: String,
     },
-    /// A required key is missing.
+    /// The table needs this key.
+    /// Cure: Add the line that the message shows.
     #[error("missing; write {example}")]
     Missing {
         /// A line to write, as an example.
         example: &'static str,
     },
-    /// The value has the wrong TOML type.
+    /// The value has the wrong type, for example text in place of a list.
+    /// Cure: Write the type that the message names.
     #[error("must be {expected}, not {found}")]
     WrongType {
         /// The expected type, in words.
@@ -76,35 +79,45 @@ pub enum Problem {
         /// TOML's name of the type in the file.
         found: &'static str,
     },
-    /// The file has another format version.
+    /// The file is for another gpufrac.
+    /// Cure: Write `version = 1`, or install the gpufrac that reads this version.
     #[error("version {found} is unknown; this gpufrac reads version {VERSION}")]
     Version {
         /// The version as written.
         found: String,
     },
-    /// A required value is empty.
+    /// The list or text has nothing in it.
+    /// Cure: Write at least one value, or remove the key.
     #[error("must not be empty")]
     Empty,
-    /// Slurm does not accept such a name.
+    /// Names of pools, partitions and nodes have few allowed characters.
+    /// Cure: Rename it.
     #[error("{name:?} cannot be a name; use letters, digits, '-', '_' and '.'")]
     Name { name: String },
+    /// `[gres] name` is not of Slurm's form, or means something else; the reason follows.
+    /// Cure: Write for example `name = "frac"`.
     #[error(
         "{name:?} cannot be the name under which Slurm counts fractions: {source}; write for example name = \"frac\""
     )]
     CountName { name: String, source: NoCountName },
-    /// The path is relative, so its meaning would depend on the working directory.
+    // The path is relative, so its meaning would depend on the working directory.
+    /// A path does not begin with `/`.
+    /// Cure: Write the whole path.
     #[error("{value:?} must be an absolute path")]
     RelativePath { value: String },
-    /// The path has a `%` that is not `%n`, the name of the node.
+    /// A pattern other than `%n` stands in a path.
+    /// Cure: Use `%n`, or write the name.
     #[error("{value:?}: only %n (the node's name) is known")]
     Percent { value: String },
-    /// Not a price.
+    /// A price or a factor of `[report]` is not a decimal number.
+    /// Cure: Write digits with a point.
     #[error("{value} is not a price; write a number with at most six decimals, such as 1.25")]
     Price {
         /// The value as it stands in the file.
         value: String,
     },
     /// The value is not a fraction.
+    /// Cure: Write `0.25` or `"1/4"`.
     #[error("{text}: {source}; write 0.25 or \"1/4\"")]
     Fraction {
         /// The value as written.
@@ -114,13 +127,15 @@ pub enum Problem {
     /// No mechanism has this name.
     #[error(transparent)]
     Mechanism(#[from] UnknownMechanism),
-    /// The key has no meaning for the pool's mechanism or layout.
+    /// The key belongs to another mechanism or layout.
+    /// Cure: Remove the key.
     #[error("this key has no meaning for {of}; leave it out")]
     Meaningless {
         /// The mechanism or the layout.
         of: String,
     },
     /// The value is not one of the allowed words.
+    /// Cure: Write one of the words that the message lists.
     #[error("unknown word {word:?}; known are {known}")]
     UnknownWord {
         /// The word as written.
@@ -128,22 +143,27 @@ pub enum Problem {
         /// All allowed words.
         known: String,
     },
-    /// LD_PRELOAD cannot name this path.
+    /// A path for LD_PRELOAD cannot have blanks or colons.
+    /// Cure: Move the library to a path without them.
     #[error("{value:?} cannot be preloaded: write an absolute path without blanks and colons")]
     LibraryPath { value: String },
-    /// The value is not a count.
+    /// The number is outside of the range.
+    /// Cure: Write a number from 1 to 255.
     #[error("{value} is not a number from 1 to 255")]
     Count {
         /// The value as written.
         value: String,
     },
-    /// The value is not an amount of memory.
+    /// The memory of a GPU is not a plausible number of MiB.
+    /// Cure: Write what `nvidia-smi` prints for the GPU.
     #[error("{value} is not a GPU's memory in MiB, such as 46068")]
     Memory {
         /// The value as written.
         value: String,
     },
-    /// Slurm could give a job a GPU of another pool, because both pools have the same Type.
+    // Slurm could give a job a GPU of another pool, because both pools have the same Type.
+    /// Slurm chooses devices by Type and node. It could take a device of the other pool.
+    /// Cure: Let the pool serve the partition, or give the pool nodes of its own.
     #[error(
         "Slurm could allocate GPUs of pool {other} to jobs of partition {partition}: the pool is on the same nodes, but does not serve the partition; let the pool serve it too, or give the pool other nodes"
     )]
@@ -153,7 +173,8 @@ pub enum Problem {
         /// The name of the partition.
         partition: String,
     },
-    /// No layout has this name, or the mechanism cannot have it.
+    /// The mechanism does not have this layout.
+    /// Cure: Write one of the layouts of the message; [mechanisms](../mechanisms.md).
     #[error("unknown layout {word:?}; mechanism {mechanism} has {known}")]
     UnknownLayout {
         /// The word as written.
@@ -164,6 +185,7 @@ pub enum Problem {
         known: String,
     },
     /// The GPU model has no MIG.
+    /// Cure: Choose another mechanism, or correct `gpu`.
     #[error("{name} has no MIG; use mechanism mps, timeslice or hami, or one of {known}")]
     NoMig {
         /// The name of the model.
@@ -171,7 +193,8 @@ pub enum Problem {
         /// The models that have MIG.
         known: String,
     },
-    /// gpufrac knows no GPU model of this name.
+    /// The GPU model is unknown.
+    /// Cure: Write a known model, or describe it in a `[geometry.NAME]` table.
     #[error("unknown GPU {name:?}; known are {known}, or {}", if *memory_is_enough {
         "write its memory beside it, in MiB: memory = 46068".to_owned()
     } else {
@@ -185,7 +208,8 @@ pub enum Problem {
         /// Whether the mechanism needs only the GPU's memory, so that `memory` is enough.
         memory_is_enough: bool,
     },
-    /// A `[gpu.NAME]` table of the file has the name of a built-in model.
+    /// A `[geometry]` table has the name of a built-in model.
+    /// Cure: Rename the table.
     #[error("{name} is built in; choose another name")]
     BuiltinName { name: String },
     /// The GPU cannot have this layout with this menu.
@@ -194,19 +218,23 @@ pub enum Problem {
     /// The value is not a list of nodes.
     #[error(transparent)]
     Hostlist(#[from] HostlistError),
-    /// A list has the same value twice.
+    /// A list has a value more than once.
+    /// Cure: Remove one of the two.
     #[error("{value} is written twice; remove one of them")]
     Twice { value: String },
-    /// The GPU index is out of range.
+    /// A GPU is not given by NVML's index.
+    /// Cure: Write the index that `nvidia-smi -L` prints.
     #[error("{value} is not an index of a GPU; write NVML's, from 0 to 255")]
     GpuIndex {
         /// The value as written.
         value: String,
     },
-    /// The file has no pool.
+    /// The file has no pool, so gpufrac serves nothing.
+    /// Cure: Add a `[pool.NAME]` table.
     #[error("no pool: write at least one [pool.NAME]")]
     NoPool,
-    /// Two pools have the same GPU.
+    /// Two pools have the same GPU of a node.
+    /// Cure: Give each pool its own `gpus`.
     #[error("pool {other} has {gpus} of node {node} already; give each pool its own `gpus`")]
     Overlap {
         /// The name of the other pool.
@@ -216,7 +244,8 @@ pub enum Problem {
         /// One node on which both pools have this GPU.
         node: String,
     },
-    /// There are rules for a partition that no pool serves.
+    /// A `[partition]` table names a partition without a pool.
+    /// Cure: Correct the name, or add it to `partitions` of a pool.
     #[error("no pool serves partition {name:?}; served are {served}")]
     UnservedPartition {
         /// The name of the partition.
@@ -224,6 +253,8 @@ pub enum Problem {
         /// The partitions that pools serve.
         served: String,
     },
+    /// The limits of the partition contradict each other.
+    /// Cure: Exchange `min` and `max`.
     #[error("min {min} is more than max {max}")]
     MinOverMax {
         /// The value of `min`.
@@ -231,19 +262,23 @@ pub enum Problem {
         /// The value of `max`.
         max: Fraction,
     },
-    /// No size of the menu is between `min` and `max`.
+    /// The limits leave no size.
+    /// Cure: Change `min`, `max` or the menu.
     #[error("no size of the partition's pools is between min and max; the sizes are {sizes}")]
     NothingAllowed {
         /// The sizes of the menu.
         sizes: String,
     },
-    /// No pool can give the size in `default`.
+    /// The size of the rule is not in the partition's pools.
+    /// Cure: Write one of the sizes of the message.
     #[error("{fraction} cannot be given here: {reason}")]
     Default {
         /// The value of `default`.
         fraction: Fraction,
         reason: String,
     },
+    /// A time has no unit.
+    /// Cure: Write `"10s"`, `"20m"`, `"4h"` or `"14d"`.
     #[error(
         "{value:?} is not a duration; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
     )]
@@ -253,7 +288,8 @@ pub enum Problem {
         /// Whether `off` is allowed, too.
         or_off: bool,
     },
-    /// The value of `reuse` is out of range.
+    /// `reuse` is too short or too long.
+    /// Cure: Write a time from `"1s"` to `"1h"`, or remove the key.
     #[error(
         "an instance cannot be kept for {value}; write a time from \"1s\" to \"1h\", or leave the key out"
     )]
@@ -261,10 +297,12 @@ pub enum Problem {
         /// The value as written.
         value: String,
     },
-    /// A default of nothing.
+    /// `burst_default` is the ceiling of jobs that ask for none.
+    /// Cure: Write `burst_max` too.
     #[error("this key needs burst_max, the most that a job may ask for; write it beside")]
     BurstWithoutMax,
-    /// A ceiling that the mechanism cannot have.
+    /// A half of a GPU and HAMi-core have ceilings of their own.
+    /// Cure: Write the value of the message.
     #[error("{value} cannot be the ceiling of {of}; write {write}")]
     BurstMax {
         value: String,
@@ -272,32 +310,37 @@ pub enum Problem {
         write: &'static str,
         of: &'static str,
     },
-    /// More than the most.
+    /// The default is more than a job may ask for.
+    /// Cure: Lower `burst_default`, or raise `burst_max`.
     #[error("{default} does not go with burst_max {max}; write {max}, or leave the key out")]
     BurstDefault {
         default: String,
         /// The most.
         max: String,
     },
-    /// The value is not a percentage.
+    /// The value is outside of 0 to 100.
+    /// Cure: Write a whole number from 0 to 100.
     #[error("{value} is not a percentage; write a number from 0 to 100")]
     Percentage {
         /// The value as written.
         value: String,
     },
-    /// The percentage must be a whole number.
+    /// Percentages are whole numbers.
+    /// Cure: Round the number.
     #[error("{value} has decimals; write a whole number from 0 to 100")]
     WholePercentage {
         /// The value as written.
         value: String,
     },
-    /// The time between samples is out of range.
+    /// Samples would be too rare or too frequent.
+    /// Cure: Write a time from 200ms to 1m.
     #[error("{value} cannot be the time between samples; write 200ms to 1m")]
     Interval {
         /// The value as written.
         value: String,
     },
-    /// The value is not an address to listen at.
+    /// An address needs a host and a port.
+    /// Cure: Write `"127.0.0.1:9835"`, or `"off"`.
     #[error(
         "{value:?} is not an address; write one with its port, such as \"127.0.0.1:9835\", or \"off\""
     )]
@@ -305,13 +348,15 @@ pub enum Problem {
         /// The value as written.
         value: String,
     },
-    /// The value is not a URL with a numeric loopback address and a path.
+    /// The exporter must be on the node itself.
+    /// Cure: Write `"http://127.0.0.1:9400/metrics"` with the port of your exporter.
     #[error("{value:?} is not the address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
     Url {
         /// The value as written.
         value: String,
     },
-    /// The value cannot be in the header of a mail message.
+    /// The address contains blanks or begins with `-`.
+    /// Cure: Write a plain mail address.
     #[error(
         "{value:?} cannot be in an address; write it without blanks, and not with - at its start"
     )]
@@ -319,13 +364,16 @@ pub enum Problem {
         /// The value as written.
         value: String,
     },
-    /// The rule has no conditions, so it would hold for every job.
+    // The rule has no conditions, so it would hold for every job.
+    /// A `[reaper.rule]` table names no job.
+    /// Cure: Add one of the conditions, or move its settings to `[reaper]`.
     #[error("a rule needs a condition: one of {known}; settings for all jobs belong in [reaper]")]
     ForEverybody {
         /// The conditions that a rule can have.
         known: String,
     },
-    /// The window is too short for the time between samples.
+    /// A window holds too few samples for a decision.
+    /// Cure: Make the window longer.
     #[error(
         "{key} is {window}, and samples are {interval} apart: too few to judge by; make it longer"
     )]
@@ -337,7 +385,8 @@ pub enum Problem {
         /// The time between samples.
         interval: String,
     },
-    /// The first warning would be before the window begins.
+    /// The first warning would come before the window begins.
+    /// Cure: Make the warning shorter, or the window longer.
     #[error(
         "{key} is {window}, and the first warning is {warning} before its end; make the warning shorter or the window longer"
     )]
@@ -349,6 +398,8 @@ pub enum Problem {
         /// The time of the first warning before the end of the window.
         warning: String,
     },
+    /// A request in this partition could go to either pool, and no size exists in both.
+    /// Cure: Give the pools a common size, or separate partitions.
     #[error(
         "pools {pools} of partition {partition} have no size in common, so users could not request a fraction there; give them menus with a common size, or separate partitions"
     )]

@@ -9,14 +9,16 @@ use crate::geometry::Placement;
 /// The reasons why a layout is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The table of the GPU model contradicts itself.
+    /// The `[geometry]` table contradicts itself.
+    /// Cure: Correct it by what `nvidia-smi mig -lgip` and `-lgipp` print.
     #[error("geometry {model}: {what}")]
     Geometry {
         /// The GPU model.
         model: String,
         what: String,
     },
-    /// The GPU cannot be divided into halves.
+    /// The GPU has an odd number of slices.
+    /// Cure: Use layout `"slices"` or `"whole"`.
     #[error(
         "{model} has {memory_slices} memory and {compute_slices} compute slices and cannot be cut in halves; use layout \"slices\" or \"whole\""
     )]
@@ -28,7 +30,8 @@ pub enum LayoutError {
         /// Compute slices of the model.
         compute_slices: u8,
     },
-    /// MIG mode of the model does not change by demand.
+    /// `whole = "bare"` with a model older than Hopper.
+    /// Cure: Leave the key out.
     #[error(
         "{model} changes its MIG mode only by a reset of the GPU, so that whole GPUs without MIG do not come and go by demand; write whole = \"mig\" or leave the key out"
     )]
@@ -36,7 +39,8 @@ pub enum LayoutError {
         /// The GPU model.
         model: String,
     },
-    /// The size is larger than a device.
+    /// A size of the menu is larger than a device of this layout.
+    /// Cure: Remove the size, or choose another layout.
     #[error("{} is more than one device of layout \"{kind}\" holds; at most {}", fraction.ratio(), limit.ratio())]
     TooLarge {
         /// The menu entry.
@@ -45,7 +49,8 @@ pub enum LayoutError {
         /// The largest possible size.
         limit: Fraction,
     },
-    /// The size is smaller than the smallest possible one.
+    /// An MPS share is so small that its GPU would have more jobs than the control daemon takes clients.
+    /// Cure: Remove the size; [MPS](../../design/mps.md) has the limits.
     #[error(
         "{} is less than {least} %, the least for which a control daemon has room for all jobs of its GPU",
         fraction.ratio()
@@ -56,7 +61,8 @@ pub enum LayoutError {
         /// The smallest possible size in units.
         least: Units,
     },
-    /// Two menu entries have the same price.
+    /// Two sizes are rounded to the same number of units.
+    /// Cure: Remove one of the two.
     #[error("{} and {} both cost {units} units; leave one of them out", first.ratio(), second.ratio())]
     Duplicate {
         /// The first entry.
@@ -66,7 +72,8 @@ pub enum LayoutError {
         /// The price of both, in units.
         units: Units,
     },
-    /// The layout has a single size, and the menu names another.
+    /// This layout has a single size.
+    /// Cure: Remove `menu`.
     #[error("layout \"{kind}\" on {model} has one size, {}; leave the menu out", only.ratio())]
     FixedMenu {
         kind: LayoutKind,
@@ -75,12 +82,14 @@ pub enum LayoutError {
         /// The only size.
         only: Fraction,
     },
-    /// Pieces of this size cannot fill the GPU.
+    /// The menu is missing, or has several sizes.
+    /// Cure: Write one size.
     #[error(
         "layout \"uniform\" cuts a GPU into equal pieces; write their size as menu = [\"1/2\"] or [\"1/4\"], or [\"1/7\"] on GPUs with seven compute slices"
     )]
     NotUniform,
-    /// The GPU has no instance of that size on this side.
+    /// The GPU has no MIG profile of this size at this position.
+    /// Cure: Remove the size; `gpufrac conf` shows the profiles.
     #[error("{model} has no MIG profile for {} in {side}", fraction.ratio())]
     NoProfile {
         /// The GPU model.
@@ -90,7 +99,8 @@ pub enum LayoutError {
         /// The side of the GPU.
         side: Side,
     },
-    /// Slurm's count would admit a request that has no place.
+    /// A sequence of jobs exists after which an admitted job finds no position. The message has the sequence.
+    /// Cure: Remove one of the sizes that the message names.
     #[error(
         "the menu is not safe on {model}: {counterexample}; leave one of these sizes out of the menu"
     )]
@@ -100,7 +110,8 @@ pub enum LayoutError {
         /// A reachable state that shows it.
         counterexample: Counterexample,
     },
-    /// The instances on one side could use up the places of the other side.
+    /// Instances of one side take positions of the other side in this geometry.
+    /// Cure: Correct the `[geometry]` table.
     #[error("the menu is not safe on {model}: the sides of a GPU disturb each other: {what}")]
     Disturb {
         /// The GPU model.
@@ -108,7 +119,8 @@ pub enum LayoutError {
         /// The resource that both sides need.
         what: String,
     },
-    /// The proof would visit too many states.
+    /// The proof of the menu would take too long.
+    /// Cure: Make the menu shorter.
     #[error("checking the menu needs more than {limit} states on {model}; write fewer sizes")]
     TooManyStates {
         /// The GPU model.

@@ -12,13 +12,17 @@ pub const OLDEST: u32 = VERSION - 1;
 /// The reasons why a text is not a lease, or a lease cannot change its state.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The last line, with the checksum, is missing: the file is incomplete.
+    // The last line, with the checksum, is missing: the file is incomplete.
+    /// The node lost power while the lease was written, or the disk is full.
+    /// Cure: `gpufrac lease drop LEASE` when the job has ended.
     #[error("the last line has no checksum: the lease was not written to its end")]
     Torn,
-    /// The checksum does not match the text.
+    /// The file was damaged or edited.
+    /// Cure: `gpufrac lease drop LEASE` when the job has ended.
     #[error("the checksum does not match: the lease was damaged or edited")]
     Checksum,
-    /// The checksum is right, but this build cannot read the text.
+    /// The package was downgraded while the job ran.
+    /// Cure: Install the newer package again until the job ends.
     #[error(
         "a newer gpufrac wrote this lease: {source}; install that build again to end the lease"
     )]
@@ -32,13 +36,15 @@ pub enum LeaseError {
         /// The version in the text.
         found: i64,
     },
-    /// The lease is active, but names no instance.
+    /// The file was edited.
+    /// Cure: `gpufrac lease drop LEASE` when the job has ended.
     #[error("job {job_id}: a lease in state active must name its instance")]
     NoInstance {
         /// The job of the lease.
         job_id: JobId,
     },
-    /// The lease has sections that its mechanism does not have, or one that the mechanism needs is missing.
+    /// The file was edited.
+    /// Cure: `gpufrac lease drop LEASE` when the job has ended.
     #[error("job {job_id}: the sections below [slice] are not those of mechanism {mechanism}")]
     Sections {
         /// The job of the lease.
@@ -46,7 +52,9 @@ pub enum LeaseError {
         /// The mechanism of the lease.
         mechanism: Mechanism,
     },
-    /// States only go forward: carving, active, releasing.
+    // States only go forward: carving, active, releasing.
+    /// Two programs changed the lease, or a bug of gpufrac.
+    /// Cure: Report the message with the node's syslog of the job.
     #[error("job {job_id}: a lease cannot go from {from} to {to}")]
     Transition {
         /// The job of the lease.
@@ -56,7 +64,8 @@ pub enum LeaseError {
         /// The requested state.
         to: LeaseState,
     },
-    /// TOML cannot represent a value.
+    /// The file could not be written.
+    /// Cure: Free space on /run, or follow the text.
     #[error("job {job_id}: writing the lease failed: {source}")]
     Write {
         /// The job of the lease.

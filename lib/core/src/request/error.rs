@@ -6,20 +6,23 @@ use crate::mechanism::UnknownMechanism;
 /// The reasons why a `gpufrac` item is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// `gpufrac` or `gpufrac:` without an amount.
+    /// The request names gpufrac without an amount.
+    /// Cure: Write `--gres=gpufrac:0.25`.
     #[error("{item:?} does not say how much; write gpufrac:0.25")]
     Missing {
         /// The item as written.
         item: String,
     },
-    /// The value is not a fraction.
+    /// The amount is not a number from 0.01 to 1.
+    /// Cure: Write `--gres=gpufrac:0.25`.
     #[error("{item:?}: {source}; write for example gpufrac:0.25")]
     Fraction {
         /// The item as written.
         item: String,
         source: FractionError,
     },
-    /// The value is a ratio or a percentage.
+    /// The fraction is written as `1/4` or with another sign.
+    /// Cure: Write the decimal of the message.
     #[error("{item:?}: write it as a decimal: gpufrac:{decimal}")]
     Decimal {
         /// The item as written.
@@ -36,7 +39,8 @@ pub enum RequestError {
         /// The text to write instead.
         write: String,
     },
-    /// The amount of memory is not a whole number, or too large.
+    /// The memory is not a whole number with a unit.
+    /// Cure: Write `--gres=gpufrac:10G`.
     #[error(
         "{item:?} is not an amount of memory; write a whole number with K, M, G or T, such as gpufrac:10G"
     )]
@@ -44,7 +48,8 @@ pub enum RequestError {
         /// The item as written.
         item: String,
     },
-    /// No mechanism has this name.
+    /// The text between the colons is neither a mechanism nor an amount.
+    /// Cure: Write `gpufrac:0.25` or `gpufrac:mig:0.25`.
     #[error("{item:?}: {source}; write gpufrac:0.25 or gpufrac:mig:0.25")]
     Mechanism {
         /// The item as written.
@@ -52,13 +57,15 @@ pub enum RequestError {
         /// The word in place of a mechanism.
         source: UnknownMechanism,
     },
-    /// The item has more parts than mechanism and amount.
+    /// The request has more than a mechanism and an amount.
+    /// Cure: Write `gpufrac:mig:0.25`.
     #[error("{item:?} has too many parts; write gpufrac:0.25 or gpufrac:mig:0.25")]
     TooManyParts {
         /// The item as written.
         item: String,
     },
-    /// Slurm could read the item in another way.
+    /// Slurm and gpufrac could read the request differently, so gpufrac refuses it.
+    /// Cure: Write each name once: `--gres=gpufrac:0.25`.
     #[error(
         "{item:?} can be read in two ways: {why}; write each of gpufrac, shard and gpu once, as in --gres=gpufrac:0.25"
     )]
@@ -67,7 +74,8 @@ pub enum RequestError {
         item: String,
         why: &'static str,
     },
-    /// The name is in capital letters.
+    /// Slurm distinguishes capital letters in names of GRES.
+    /// Cure: Write `gpufrac` in small letters.
     #[error("{item:?}: names of GRES are in small letters; write gpufrac:0.25")]
     Case {
         /// The item as written.

@@ -15,7 +15,8 @@ const OPTION: &str = "gpufrac_burst";
 pub const NO_EFFECT: &str =
     "gpufrac: --gpufrac-burst has no effect here: this job asks for no fraction of a GPU";
 
-/// A value of `--gpufrac-burst` that is no part of a GPU.
+/// The value is no decimal between 0 and 1.
+/// Cure: Write for example `--gpufrac-burst=0.5`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "gpufrac: --gpufrac-burst={text} is not a part of a GPU: {source}; write for example --gpufrac-burst=0.5"
@@ -28,7 +29,8 @@ pub struct UnknownBurst {
 /// Why a burst is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BurstRefusal {
-    /// Less than the job has anyway.
+    /// A burst raises a ceiling, and cannot lower it.
+    /// Cure: Write a value of the message, or leave the option out.
     #[error(
         "gpufrac: --gpufrac-burst={burst} is less than the job's share of {share}; write {}",
         ways(*share, *max)
@@ -40,7 +42,8 @@ pub enum BurstRefusal {
         /// The most that the pool lends.
         max: Fraction,
     },
-    /// More than the pool lends.
+    /// The admin lends less (`burst_max`).
+    /// Cure: Write a value of the message.
     #[error(
         "gpufrac: --gpufrac-burst={burst} is more than pool {pool} lends, at most {max}; write {}",
         ways(*share, *max)
@@ -53,7 +56,8 @@ pub enum BurstRefusal {
         /// The most that the pool lends.
         max: Fraction,
     },
-    /// HAMi-core's limit can be lifted, and not raised.
+    /// The limit of HAMi-core holds or does not.
+    /// Cure: Write `--gpufrac-burst=1`.
     #[error(
         "gpufrac: --gpufrac-burst={burst} cannot be set in pool {pool}: HAMi-core can only lift its limit of compute; write --gpufrac-burst=1, or leave it out"
     )]
@@ -62,7 +66,8 @@ pub enum BurstRefusal {
         burst: Fraction,
         pool: String,
     },
-    /// The pool lends nothing.
+    /// The mechanism has nothing to lend, or the admin lends nothing. One pool that the job may go to is enough.
+    /// Cure: Leave the option out, or name another mechanism or partition.
     #[error("gpufrac: pool {pool} takes no --gpufrac-burst: {why}; leave the option out")]
     None {
         pool: String,
@@ -74,24 +79,30 @@ pub enum BurstRefusal {
 /// Why a pool lends no idle compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoBurst {
-    /// `gpufrac:1`.
+    /// Part of the message above.
+    /// Cure: Leave the option out.
     #[error("the job has a whole GPU")]
     Whole,
+    /// Part of the message above.
+    /// Cure: As above.
     #[error(
         "each of its jobs has a MIG instance of its own, and no job can use the multiprocessors of another's"
     )]
     Mig,
-    /// Time slices.
+    /// Part of the message above.
+    /// Cure: As above.
     #[error(
         "its jobs take turns on the GPU without a limit of compute, and have all of it while the others are idle"
     )]
     Timeslice,
-    /// A daemon for each job.
+    /// Part of the message above.
+    /// Cure: As above.
     #[error(
         "with tenancy \"private\" its jobs take turns on the GPU, and an idle neighbour takes none"
     )]
     Private,
-    /// The admin did not allow it.
+    /// Part of the message above.
+    /// Cure: Admins: set `burst_max` to lend idle compute.
     #[error("gpufrac.toml sets no burst_max for it")]
     NotSet,
 }

@@ -16,7 +16,8 @@ pub enum IdleRefusal {
     /// There is no such value.
     #[error("gpufrac: {0}")]
     Unknown(#[from] UnknownWish),
-    /// The rules of `[reaper]` do not allow the value for this job.
+    /// The admin limits the option in this partition.
+    /// Cure: Use the value of the message.
     #[error(
         "gpufrac: this job cannot use --gpufrac-idle={wish}, only {}{}",
         words(allowed),

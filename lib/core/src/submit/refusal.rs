@@ -29,18 +29,21 @@ impl fmt::Display for FractionOption {
 /// The reason of a refusal, and the text to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The text cannot be read.
+    /// The text after the name says the cause.
+    /// Cure: Look for the text after `gpufrac:` on these pages.
     #[error("gpufrac: {0}")]
     Request(#[from] RequestError),
     /// A ceiling of compute that the pools do not lend.
     #[error(transparent)]
     Burst(#[from] BurstRefusal),
-    /// The request has several fractions.
+    /// A job has one slice on each node.
+    /// Cure: Write a single fraction.
     #[error(
         "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25"
     )]
     TwoFractions,
-    /// The request is for more whole GPUs than a pool has on a node.
+    /// An integer asks for whole GPUs, and no node of the pool has as many; or a percentage was meant.
+    /// Cure: Write what the message shows: more nodes, or a decimal such as 0.25.
     #[error("gpufrac: {text:?} is more whole GPUs than a job can have of a node; write {}", fewer_gpus(*most, *meant))]
     TooManyGpus {
         /// The item as written.
@@ -50,8 +53,11 @@ pub enum Refusal {
         /// The fraction, if the number can be meant as a percentage.
         meant: Option<Fraction>,
     },
-    /// The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that
-    /// are in use.
+    // The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that are
+    // in use.
+    /// Slurm up to 23.02 forgets that parts of a GPU are in use.
+    /// Cure: Ask for one GPU on each node, for all GPUs of a node, use a partition of GPUs that are never shared, or
+    /// update Slurm to 23.11.5 or later.
     #[error(
         "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}{}",
         all.iter().map(|all| format!(", or --gres=gpufrac:{all} for all GPUs of a node")).collect::<String>(),
@@ -65,7 +71,8 @@ pub enum Refusal {
         /// Partitions with GPUs that are only lent whole.
         elsewhere: Vec<String>,
     },
-    /// A fraction and `gpu` in one request.
+    /// A job has either a slice or whole GPUs of another kind.
+    /// Cure: Remove `gpu` from the request.
     #[error(
         "gpufrac: gpufrac and gpu cannot be in one request; leave gpu out, and write only --gres=gpufrac:{amount}"
     )]
@@ -73,11 +80,14 @@ pub enum Refusal {
         /// The value of gpufrac as written.
         amount: String,
     },
+    /// `none` and a fraction contradict each other.
+    /// Cure: Remove `none`.
     #[error(
         "gpufrac: a fraction and none cannot be in one request; leave none out, and write only --gres=gpufrac:0.25"
     )]
     WithNone,
-    /// A fraction and `shard` or `mps` in one request.
+    /// gpufrac writes `shard` itself, and its GPUs have no `mps` of Slurm.
+    /// Cure: Write only the fraction.
     #[error("gpufrac: leave {name} out of the request; write only --gres=gpufrac:{amount}")]
     WithShares {
         /// `shard` or `mps`.
@@ -85,7 +95,8 @@ pub enum Refusal {
         /// The value of gpufrac as written.
         amount: String,
     },
-    /// The option asks for GPUs, but does not count per node.
+    /// The option changes how Slurm counts GPUs.
+    /// Cure: Remove the option.
     #[error(
         "gpufrac: gpufrac cannot be combined with {option}; write only {with}{amount}{}",
         if *option == "--gpus" { ", without SBATCH_GPUS, SALLOC_GPUS and SLURM_GPUS in the environment" } else { "" }
@@ -96,41 +107,50 @@ pub enum Refusal {
         /// The value of gpufrac as written.
         amount: String,
     },
-    /// A fraction and `--exclusive` in one request.
+    /// Slurm gives an exclusive job no shares.
+    /// Cure: Remove `--exclusive`, or use `--exclusive=user`.
     #[error(
         "gpufrac: a fraction cannot be combined with --exclusive (Slurm then gives no shares of GPUs); leave --exclusive out, or keep other users away with --exclusive=user"
     )]
     Exclusive,
-    /// A fraction and `--core-spec` or `--thread-spec`, which make a job exclusive.
+    /// With these options Slurm gives the job whole nodes and no shares.
+    /// Cure: Remove the option.
     #[error(
         "gpufrac: a fraction cannot be combined with --core-spec or --thread-spec (Slurm then gives the job its nodes alone, and no shares of GPUs); leave it out"
     )]
     CoreSpec,
+    /// The option counts per job, task or socket, and a fraction is per node.
+    /// Cure: Write `--gres=gpufrac:0.25`.
     #[error(
         "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"
     )]
     NotPerNode { option: &'static str },
-    /// A fraction per task, which this Slurm cannot count.
+    /// The series of Slurm cannot count per task.
+    /// Cure: Use `--gres`, or upgrade Slurm.
     #[error(
         "gpufrac: a fraction for each task needs Slurm 23.11 or later; write --gres=gpufrac:0.25, a slice on each node that all tasks there share"
     )]
     TasksTooEarly,
-    /// `--gpus-per-task=gpufrac:0.25`.
+    /// The option takes whole numbers only.
+    /// Cure: Use `--tres-per-task=gres/gpufrac:0.25`.
     #[error(
         "gpufrac: --gpus-per-task takes no fraction; write --tres-per-task=gres/gpufrac:0.25 for a slice for each task"
     )]
     GpusPerTask,
-    /// GPUs per node and a fraction per task in one request.
+    /// The request counts twice.
+    /// Cure: Use one of the two forms.
     #[error(
         "gpufrac: GPUs are asked for both per node and per task; write either --gres=gpufrac:0.25 (a slice on each node) or --tres-per-task=gres/gpufrac:0.25 (a slice for each task)"
     )]
     NodeAndTask,
-    /// A whole GPU for each task.
+    /// A whole GPU was asked for each task.
+    /// Cure: Ask for the GPUs of a node; each task chooses its own ([job.md](../../user/job.md)).
     #[error(
         "gpufrac: whole GPUs are given to a job on each of its nodes, not to each task; write for example --gres=gpufrac:2 --ntasks-per-node=2 for two tasks with two GPUs, or a smaller fraction"
     )]
     WholePerTask,
-    /// More tasks than a device has room for.
+    /// The tasks need more than one device on a node.
+    /// Cure: Use the number of nodes of the message, or a smaller fraction.
     #[error(
         "gpufrac: {tasks} tasks with {units}% of a GPU each do not fit: all slices of a job on a node are of one device, which has {most}; write {} (at most {most} tasks on a node), or a smaller fraction",
         if nodes <= there { format!("--nodes={nodes} --ntasks={tasks}") } else { format!("--nodes={there} --ntasks={} on all {there} nodes with these GPUs", most.saturating_mul(*there)) }
@@ -147,23 +167,28 @@ pub enum Refusal {
         /// The number of nodes of the pools.
         there: u32,
     },
-    /// An update names a fraction per task.
+    /// A change of a job cannot change its tasks' slices.
+    /// Cure: Cancel the job and submit it again.
     #[error(
         "gpufrac: the share of each task of a job cannot be changed; cancel the job and submit it again"
     )]
     TasksChanged,
-    /// After the update Slurm would still count GRES that the job no longer asks for.
+    // After the update Slurm would still count GRES that the job no longer asks for.
+    /// Slurm 22.05 and 24.11 keep the old counts of a changed job.
+    /// Cure: Write all that the job needs in one `TresPerNode`, or submit the job again.
     #[error(
         "gpufrac: this Slurm cannot remove GRES from a job; write all GRES that the job needs in one TresPerNode, or cancel the job and submit it again"
     )]
     CountsStay,
-    /// The option works with whole GPUs only.
+    /// Slurm takes the option for whole GPUs only.
+    /// Cure: Use `--cpus-per-task` or `--mem`.
     #[error(
         "gpufrac: gpufrac cannot be combined with {option} (Slurm refuses it for shares of GPUs); leave it out{}",
         if *option == "--gpu-freq" { "" } else { ", and use --cpus-per-task or --mem" }
     )]
     PerGpu { option: &'static str },
-    /// The partition has no pool.
+    /// No pool serves the partition.
+    /// Cure: Submit to one of the partitions of the message.
     #[error(
         "gpufrac: partition {partition:?} has no fractions of GPUs; {}",
         served_by(served)
@@ -174,7 +199,8 @@ pub enum Refusal {
         /// The partitions that have pools.
         served: Vec<String>,
     },
-    /// No pool of the partition has the requested mechanism.
+    /// The pool shares its GPUs by another mechanism.
+    /// Cure: Leave the mechanism out, or write the one of the message.
     #[error(
         "gpufrac: {destination} has no fractions by {mechanism}, only by {}; write {option}0.25",
         words(there)
@@ -188,7 +214,9 @@ pub enum Refusal {
         /// The mechanisms of the partition.
         there: Vec<Mechanism>,
     },
-    /// Slurm accepts only one Type of device, and no Type belongs to the right pools alone.
+    // Slurm accepts only one Type of device, and no Type belongs to the right pools alone.
+    /// Slurm could choose a device of a pool that does not serve the partition.
+    /// Cure: Follow the message: name the Type, or another partition.
     #[error(
         "gpufrac: Slurm could give a job of {destination} GPUs of pool {other} that are not for it; {way}"
     )]
@@ -200,7 +228,8 @@ pub enum Refusal {
         /// The cure for the user.
         way: &'static str,
     },
-    /// One unit, where pools have different Types.
+    /// The smallest share could be taken of a GPU that is not shared.
+    /// Cure: Write `gpufrac:0.02`.
     #[error(
         "gpufrac: {destination} has several kinds of GPUs, and Slurm could allocate 0.01 of a GPU that is not shared; write gpufrac:0.02"
     )]
@@ -208,7 +237,8 @@ pub enum Refusal {
         /// The partition for messages.
         destination: String,
     },
-    /// A whole GPU, where no pool lends one.
+    /// The pool has no whole GPU.
+    /// Cure: Ask for a size that the message lists.
     #[error(
         "gpufrac: {destination} offers no whole GPU; {}",
         ways(*option, sizes, elsewhere)
@@ -222,7 +252,8 @@ pub enum Refusal {
         /// Partitions that lend whole GPUs.
         elsewhere: Vec<String>,
     },
-    /// The fraction is larger than the largest size.
+    /// The amount is larger than the largest size of the pool.
+    /// Cure: Write a size of the message, or another partition.
     #[error(
         "gpufrac: {text} is more than {destination} gives of one GPU; {}",
         ways(*option, sizes, elsewhere)
@@ -238,7 +269,8 @@ pub enum Refusal {
         /// Partitions that lend whole GPUs.
         elsewhere: Vec<String>,
     },
-    /// The memory is more than that of the largest size.
+    /// The amount of memory is larger than one GPU of the partition has.
+    /// Cure: Ask for less memory, or another partition.
     #[error(
         "gpufrac: {text} is more than {destination} gives of one GPU{}{}",
         largest.iter().map(|size| format!("; its largest size is {size}")).collect::<String>(),
@@ -254,7 +286,8 @@ pub enum Refusal {
         /// Partitions that can give as much.
         elsewhere: Vec<String>,
     },
-    /// The size was rewritten earlier, and is not on the menu of this partition.
+    /// The job counts units that no size has, for example in a REST request.
+    /// Cure: Write a size of the message.
     #[error("gpufrac: {text} units are not a size of {destination}; {}", ways(*option, sizes, &[]))]
     NotOnMenu {
         option: FractionOption,
@@ -265,7 +298,8 @@ pub enum Refusal {
         /// The sizes there.
         sizes: Vec<Fraction>,
     },
-    /// The pools have no common size for the request.
+    /// The pools of the partitions have different menus.
+    /// Cure: Name one partition, or a size that all have.
     #[error("gpufrac: the pools of {destination} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(*option, sizes, *named, *one), with_mechanism(*option, by, text))]
     NothingInCommon {
         option: FractionOption,
@@ -284,7 +318,8 @@ pub enum Refusal {
         /// Whether the request is for a single partition.
         one: bool,
     },
-    /// The size is outside of the partition's rules.
+    /// The admin limits the sizes in this partition.
+    /// Cure: Write a size of the message, or another partition.
     #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}", ways_here(*option, sizes, *named, true))]
     OutsideRules {
         option: FractionOption,
@@ -296,7 +331,8 @@ pub enum Refusal {
         /// Whether the request names its partition.
         named: bool,
     },
-    /// `shard`, `mps` or `gpu` in a partition with pools.
+    /// GPUs of this partition are devices of gpufrac.
+    /// Cure: Ask for a fraction, or for whole GPUs: `gpufrac:1`, `gpufrac:4`.
     #[error(
         "gpufrac: GPUs of partition {partition} are shared, and {name} cannot be asked for by itself{reason}; {}{}",
         ways(FractionOption::Gres, sizes, elsewhere),
@@ -314,7 +350,8 @@ pub enum Refusal {
         /// Partitions that lend whole GPUs, if this one does not.
         elsewhere: Vec<String>,
     },
-    /// A Type of GPU that neither Slurm nor a pool has.
+    /// The Type does not exist in this cluster.
+    /// Cure: Ask for a fraction; `sinfo -o '%P %G'` lists Types.
     #[error(
         "gpufrac: no GPU of this cluster has the Type {type_name:?}, and those of {destination} are shared; {}",
         ways(FractionOption::Gres, sizes, elsewhere)
@@ -329,7 +366,8 @@ pub enum Refusal {
         /// Partitions that lend whole GPUs, if this one does not.
         elsewhere: Vec<String>,
     },
-    /// As [`Refusal::Raw`], if the partition is not known.
+    /// In this partition Slurm would give a device of a pool for the name.
+    /// Cure: Name the partition in the same request, or ask for a fraction.
     #[error(
         "gpufrac: {name} cannot be asked for in partitions with shared GPUs; write gpufrac:0.25, or, for a job of another partition, name this partition in the same request"
     )]

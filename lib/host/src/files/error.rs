@@ -11,7 +11,8 @@ pub(super) const MAX_TEXT_BYTES: u64 = 4 << 20;
 /// A file or directory that could not be used, or must not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// A system call failed.
+    /// The system refused the operation; the text is the kernel's.
+    /// Cure: Follow the text: rights, space, or the path.
     #[error("{action} `{}` failed: {source}", path.display())]
     Io {
         /// The operation: "opening", "renaming", ...
@@ -19,10 +20,12 @@ pub enum FileError {
         path: PathBuf,
         source: io::Error,
     },
-    /// A component of the path is a symbolic link.
+    /// Root does not follow links, because a user could change them.
+    /// Cure: Write the path that the link leads to.
     #[error("`{}` is a symbolic link: root's files are not looked up through links, write the path that it leads to", path.display())]
     Link { path: PathBuf },
-    /// Users other than root could change the file or directory.
+    /// A user could change the file.
+    /// Cure: `chown root:root`, and `chmod go-w` on the file and each folder above.
     #[error("`{}` belongs to uid {owner} with mode {mode:04o}: only root may be able to change it", path.display())]
     Untrusted {
         /// The file or directory.
@@ -31,24 +34,28 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Users other than root can enter the folder of a lock, so they could open the lock and hold it.
+    /// A user could open the lock and hold it.
+    /// Cure: Run the `chmod` of the message.
     #[error("keeping a lock in `{}` failed: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
     NotPrivate {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// The path has another type than expected.
+    /// Something else has the name of gpufrac's file.
+    /// Cure: Remove it, or name another folder in `[paths]`.
     #[error("`{}` is not {expected}: gpufrac does not overwrite files of others; remove it", path.display())]
     Foreign {
         path: PathBuf,
         /// The expected type.
         expected: &'static str,
     },
-    /// The path is relative or contains `..`.
+    /// A path is relative or has `..`.
+    /// Cure: Write the whole path.
     #[error("`{}` is not an absolute path without `..`", path.display())]
     Relative { path: PathBuf },
-    /// The file is too large for a short text, or not UTF-8.
+    /// The file is too large or binary.
+    /// Cure: Look at the file; gpufrac did not write it.
     #[error("`{}` is not UTF-8 text of less than {MAX_TEXT_BYTES} bytes", path.display())]
     NotText { path: PathBuf },
 }

@@ -19,7 +19,8 @@ pub enum CapsError {
     /// A file could not be read, created or changed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file of the driver has no such line, or an unreadable one.
+    /// The driver is not loaded, or MIG is not there.
+    /// Cure: Load the driver; run `gpufrac node-setup`.
     #[error("`{}` has no {what}; load an NVIDIA driver with MIG", path.display())]
     Unreadable {
         path: PathBuf,

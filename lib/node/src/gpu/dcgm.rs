@@ -46,10 +46,13 @@ pub enum DcgmError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The answer is not a page of metrics.
+    /// The exporter's answer is not the expected text.
+    /// Cure: Compare it with `curl http://127.0.0.1:9400/metrics`; samples are unknown until then.
     #[error("the answer of `{url}` is not used: {source}")]
     Page { url: ExporterUrl, source: PageError },
-    /// A process of a user accepted the connection; it could report false values for other jobs.
+    // A process of a user accepted the connection; it could report false values for other jobs.
+    /// A user's program answers at the exporter's port.
+    /// Cure: End that program, and start the exporter as a service.
     #[error(
         "`{url}`: user {owner} runs the program that answers there; run the exporter as a system user"
     )]
@@ -58,7 +61,9 @@ pub enum DcgmError {
         /// The user id of the socket.
         owner: UserId,
     },
-    /// The answer has metrics of instances or of profiling, and not the activity.
+    /// The exporter's list lacks the field, the exporter does not run as root, or a later version has another name for
+    /// it.
+    /// Cure: [dcgm.md](../dcgm.md); samples are unknown until then, and no slice is ended.
     #[error(
         "`{url}` has neither DCGM_FI_PROF_GR_ENGINE_ACTIVE nor DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, but {}; add field 1001 to the exporter's list of fields, and give the exporter the rights of root",
         others(.found)
@@ -68,7 +73,8 @@ pub enum DcgmError {
         /// Metrics of profiling that the answer has instead.
         found: Vec<String>,
     },
-    /// The owner of the process that accepted the connection is not known.
+    /// The exporter runs in another network namespace.
+    /// Cure: Run it in the namespace of the node.
     #[error(
         "`{url}`: cannot tell whose process answers there; run the exporter in the network namespace of the node"
     )]

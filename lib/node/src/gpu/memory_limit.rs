@@ -46,7 +46,8 @@ pub enum LimitError {
     /// The groups of the process cannot be read.
     #[error(transparent)]
     Read(#[from] std::io::Error),
-    /// The process is in no group of cgroup v2.
+    /// The job is not in a control group of version 2.
+    /// Cure: Use `proctrack/cgroup` with version 2, or do without the limit.
     #[error("it is in no group of cgroup v2")]
     NoGroup,
     /// nvidia-smi did not set the limit.

@@ -56,16 +56,20 @@ impl fmt::Display for GpuUser {
 /// Why the mode is not the wanted one.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The driver refuses, or does not answer.
+    /// A process uses the GPU, or the driver refused.
+    /// Cure: Stop DCGM, nvidia-persistenced and the display. The next job on the GPU switches MIG on then, and so does
+    /// `gpufrac node-setup`.
     #[error("MIG cannot be switched: {0}")]
     Nvml(#[from] NvmlError),
     /// Whether the GPU is leased is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The model has no MIG.
+    /// The pool needs MIG, and the model has none.
+    /// Cure: Take the GPU out of the pool with its `gpus` list, or change the mechanism.
     #[error("{gpu} has no MIG")]
     NoMig { gpu: String },
-    /// The model needs a reset for it.
+    /// `is not in MIG mode`: MIG is off. `is in MIG mode`: `whole = "bare"` with a model older than Hopper.
+    /// Cure: Run `gpufrac node-setup`, which says how; or write `whole = "mig"` in the pool.
     #[error(
         "{gpu} {} in MIG mode ({mode:?}), and this model needs a reset to change that",
         if *on { "is not" } else { "is" }
@@ -76,7 +80,9 @@ pub enum SwitchError {
         on: bool,
         mode: MigMode,
     },
-    /// A job has it, or a part of it.
+    /// `is not in MIG mode yet`: MIG is off, and a job has the GPU. `is still in MIG mode`: MIG is on, and a job has a
+    /// piece. The job goes back to the queue.
+    /// Cure: Wait for the end of that job, or cancel it. The next job switches MIG then.
     #[error("{gpu} {} in MIG mode{}: job {job} has a slice of it", words(*on).0, words(*on).1)]
     Leased {
         gpu: String,
@@ -85,7 +91,8 @@ pub enum SwitchError {
         /// The name of the lease.
         job: String,
     },
-    /// An instance stands on it that no lease names.
+    /// An instance was made by hand or by another program.
+    /// Cure: `gpufrac clean`.
     #[error(
         "{gpu} is still in MIG mode: GPU instance {instances} stands on it, and no lease names it"
     )]
@@ -94,7 +101,10 @@ pub enum SwitchError {
         /// The ids of GPU instances.
         instances: String,
     },
-    /// Something uses the GPU: the driver refuses, or would.
+    /// A process uses the GPU: its pid follows, and the name that it gave itself. If no process is seen, it is in
+    /// another namespace, or the kernel holds the GPU. The job goes back to the queue, the node stays.
+    /// Cure: `nvidia-smi` and `fuser -v /dev/nvidia*` show it; end the process, or keep it from these GPUs;
+    /// [layouts](../layouts.md#whole-gpus-without-mig-whole--bare).
     #[error("{gpu} {} in MIG mode{}: {}", words(*on).0, words(*on).1, named(users))]
     InUse {
         gpu: String,
@@ -103,14 +113,17 @@ pub enum SwitchError {
         /// Processes that may use the GPU.
         users: Vec<GpuUser>,
     },
-    /// The NVSwitch fabric does not take the GPU in again.
+    /// The GPU is in an NVSwitch system, and its fabric did not take the GPU in again after MIG was switched off. The
+    /// job goes back to the queue, the node stays.
+    /// Cure: `nvidia-smi -q` shows the state of the fabric; look at the log of nvidia-fabricmanager.
     #[error("{gpu} is not in its NVLink fabric after {} s without MIG", waited.as_secs())]
     Fabric {
         gpu: String,
         /// How long that was waited for.
         waited: Duration,
     },
-    /// The change gave the GPU another device number.
+    /// The driver gave the GPU another device number.
+    /// Cure: Drain the node, `gpufrac node-setup`.
     #[error("{gpu} was device {before} before its MIG mode changed, and is device {now} now")]
     Renumbered {
         gpu: String,

@@ -15,10 +15,12 @@ pub enum SmiError {
     /// It ended with an error; with its output.
     #[error("{0}")]
     Refused(String),
-    /// It did not end in time.
+    /// The program did not end in time; the driver may be busy.
+    /// Cure: Try it by hand; look for Xid errors in the kernel's log.
     #[error("`{}` did not end within {} s", program.display(), SMI_LIMIT.as_secs())]
     Silent { program: PathBuf },
-    /// It cannot be run.
+    /// The program is missing.
+    /// Cure: Install it, or correct its path in `[paths]`.
     #[error("starting `{}` failed: {source}", program.display())]
     Run {
         program: PathBuf,

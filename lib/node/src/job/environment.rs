@@ -16,7 +16,8 @@ use slurm_sys::client::{JobInfo, JobState};
 /// A variable is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobEnvError {
-    /// Slurm always sets this variable in Prolog and Epilog.
+    /// The program was not started by slurmd.
+    /// Cure: Name it in `Prolog=` or `Epilog=` of slurm.conf.
     #[error("`{0}` is not set; run this program only from slurmd, as Prolog or Epilog")]
     Missing(&'static str),
     /// The text of a variable is invalid.

@@ -18,13 +18,16 @@ const DEPTH: usize = 8;
 /// The reasons why slurmstepd does not load the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSpank {
-    /// The file cannot be read.
+    /// plugstack.conf cannot be read.
+    /// Cure: Correct the path and the owner of the file.
     #[error("reading `{}` failed: {source}; {}", path.display(), add_line(path))]
     Unread { path: PathBuf, source: io::Error },
-    /// No line names the plugin.
+    /// plugstack.conf has no line for the plugin.
+    /// Cure: Add the line of [install](../install.md).
     #[error("`{}` does not name {PLUGIN}; {}", path.display(), add_line(path))]
     Unnamed { path: PathBuf },
-    /// A line names the plugin, but the file does not exist.
+    /// The package of the plugins is missing.
+    /// Cure: Install `gpufrac-plugins-SERIES` on the node.
     #[error("`{}` names `{plugin}`, which does not exist; install it on this node", path.display())]
     Missing {
         path: PathBuf,

@@ -24,13 +24,15 @@ pub enum SlurmError {
     /// libslurm or slurmctld returned an error.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// slurmctld did not answer in time.
+    /// slurmctld is down or overloaded. The program tries again.
+    /// Cure: Check `scontrol ping`.
     #[error("slurmctld did not answer within {} s", .0.as_secs())]
     TooSlow(Duration),
     /// libslurm could not be loaded.
     #[error("{0}")]
     NotLoaded(Arc<ClientError>),
-    /// The daemon that started this program is of another series than this build.
+    /// The node's slurmd is of another series.
+    /// Cure: Install the gpufrac of this series.
     #[error("{error}; built for Slurm {built_for}, but slurmd is {found}")]
     OtherSeries {
         /// The error of the call.
@@ -40,7 +42,8 @@ pub enum SlurmError {
         /// The release of slurmd.
         found: Release,
     },
-    /// The thread of libslurm has ended.
+    /// The process that calls libslurm ended, for example for lack of memory.
+    /// Cure: Look for the kernel's messages; the program tries again.
     #[error("libslurm ended unexpectedly")]
     Gone,
 }

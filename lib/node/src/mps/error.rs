@@ -20,27 +20,31 @@ pub enum MpsError {
         program: PathBuf,
         source: std::io::Error,
     },
-    /// It ended without starting a daemon.
+    /// The control daemon of MPS did not start; the text is its own.
+    /// Cure: Install the driver's `nvidia-cuda-mps-control`; a multi-user server needs driver 555 or later.
     #[error("`{} {options}` did not start a control daemon: {reason}", program.display())]
     Start {
         program: PathBuf,
         options: String,
         reason: String,
     },
-    /// The daemon did not answer in time.
+    /// The control daemon hangs.
+    /// Cure: It is replaced when its jobs end.
     #[error("the control daemon of `{}` does not answer `{command}`", folder.display())]
     Silent {
         /// The daemon's folder.
         folder: PathBuf,
         command: String,
     },
-    /// There is no daemon to answer.
+    /// The control daemon died.
+    /// Cure: The next job starts a new one.
     #[error("no control daemon answers in `{}`", folder.display())]
     Absent {
         /// The daemon's folder.
         folder: PathBuf,
     },
-    /// The daemon reports another limit than was set.
+    /// The control daemon did not take a setting.
+    /// Cure: Compare the versions of driver and control daemon.
     #[error("the control daemon of `{}` did not apply {what} {wanted}: it reports `{found}`", folder.display())]
     Limit {
         /// The daemon's folder.
@@ -52,7 +56,10 @@ pub enum MpsError {
         /// The limit that it reports.
         found: String,
     },
-    /// No static partition was created. A killed prolog may have left one that uses the chunks; it ends with the
+    // No static partition was created. A killed prolog may have left one that uses the chunks; it ends with the
+    // daemon.
+    /// The control daemon has no static partitions of this size.
+    /// Cure: Remove `sm_chunks`, or install a newer driver.
     #[error("the control daemon of `{}` did not create a partition of {chunks} chunks: it reports `{found}`", folder.display())]
     Partition {
         /// The daemon's folder.
@@ -62,7 +69,8 @@ pub enum MpsError {
         /// The daemon's answer.
         found: String,
     },
-    /// It must be replaced, but other jobs use it.
+    /// The settings of the control daemon are old, and jobs still use it.
+    /// Cure: Nothing: it is replaced when these jobs end.
     #[error(
         "{what}; its servers still have clients of jobs {jobs}, so it is replaced when these end"
     )]
@@ -71,7 +79,8 @@ pub enum MpsError {
         what: String,
         jobs: String,
     },
-    /// Processes of root do not end.
+    /// Processes of MPS hang in the driver.
+    /// Cure: Look for Xid errors; the node is drained. Reboot if they stay.
     #[error("the daemon of `{}` or its servers did not end; still running: processes {pids:?}", folder.display())]
     Undead {
         /// The daemon's folder.

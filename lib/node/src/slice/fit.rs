@@ -33,14 +33,17 @@ impl Given {
 /// The reasons why no task of a step may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The lease may not be used.
+    /// The epilog of the job has begun, or its prolog is not done.
+    /// Cure: Submit the job again; if it repeats, look at the node's syslog of the job.
     #[error("job {job_id}: its slice is in state {state}, not active")]
     NotActive {
         /// Slurm's id of the job.
         job_id: JobId,
         state: LeaseState,
     },
-    /// slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
+    // slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
+    /// slurmd started the job without its prolog, for example after slurmctld lost its state.
+    /// Cure: Submit the job again. Admins: `Prolog=` and `PrologFlags` by `gpufrac check --slurm`.
     #[error(
         "job {job_id}: Slurm allocated a GPU or a part of one, but no prolog created a slice; submit the job again"
     )]
@@ -48,7 +51,8 @@ pub enum Unfit {
         /// Slurm's id of the job.
         job_id: JobId,
     },
-    /// Slurm counts gpufrac on a node without a pool.
+    /// slurm.conf gives the node gpufrac or its devices, and gpufrac.toml does not name the node.
+    /// Cure: Admins: add the node to a pool.
     #[error(
         "job {job_id}: Slurm allocated a GPU or a part of one, but gpufrac.toml has no pool on this node; add the node to a pool"
     )]
@@ -56,7 +60,9 @@ pub enum Unfit {
         /// Slurm's id of the job.
         job_id: JobId,
     },
-    /// Slurm counts gpufrac for the job without a GPU: job_submit did not see the request.
+    // Slurm counts gpufrac for the job without a GPU: job_submit did not see the request.
+    /// The line of the plugin was removed from slurm.conf; Slurm then takes `gpufrac:25` for a count.
+    /// Cure: Add the line, restart slurmctld; submit the job again.
     #[error(
         "job {job_id}: Slurm counted gpufrac without a GPU, because slurm.conf has no JobSubmitPlugins=gpufrac; the admin adds the line (`gpufrac check`), then submit the job again"
     )]
@@ -64,7 +70,8 @@ pub enum Unfit {
         /// Slurm's id of the job.
         job_id: JobId,
     },
-    /// The slice is of a device that Slurm did not give to the step.
+    /// The request was changed after the slice was made.
+    /// Cure: Submit the job again.
     #[error(
         "job {job_id}: its slice is of device {device}, which Slurm did not allocate to the job; submit the job again"
     )]
@@ -74,8 +81,10 @@ pub enum Unfit {
         /// The device of the lease.
         device: DeviceIndex,
     },
-    /// The slice has another size than Slurm's allocation: the request was changed while the prolog could not ask
-    /// Slurm, or the lease is that of another run.
+    // The slice has another size than Slurm's allocation: the request was changed while the prolog could not ask Slurm,
+    // or the lease is that of another run.
+    /// The request was changed after the slice was made.
+    /// Cure: Submit the job again.
     #[error(
         "job {job_id}: its slice is {slice} % of a GPU, but Slurm allocated {allocated} %; submit the job again"
     )]

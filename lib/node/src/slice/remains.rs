@@ -213,7 +213,9 @@ enum DenyError {
     /// A file of the group cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It took too long: the kernel visits all groups below for each rule.
+    // It took too long: the kernel visits all groups below for each rule.
+    /// A job made too many control groups.
+    /// Cure: Remove the folder by hand when the job has ended.
     #[error("not all devices are denied: the user created too many groups; remove them")]
     TooLong,
 }

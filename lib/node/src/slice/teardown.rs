@@ -33,13 +33,16 @@ pub enum TeardownError {
     /// NVML refused, or did not report the instances on the GPU.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// The GPU of the lease is missing, so nothing is known about its instance.
+    // The GPU of the lease is missing, so nothing is known about its instance.
+    /// The GPU fell off the bus or was removed.
+    /// Cure: Look for Xid errors in the kernel's log; `gpufrac lease drop` removes the lease.
     #[error("the GPU {uuid} of the lease is no longer on this node")]
     NoGpu {
         /// UUID of the GPU.
         uuid: String,
     },
-    /// The driver reported that the instance is gone, and its files show it.
+    /// The driver says that the instance is gone, and lists it. The lease and its place stay.
+    /// Cure: It is tried again. If it stays, end DCGM and other monitoring, or reset the GPU when no job uses it.
     #[error("GPU instance {gi_id} of {gpu} still stands, although the driver reported its end")]
     Stands {
         gpu: String,

@@ -62,10 +62,12 @@ pub enum CleanError {
     /// The instance's files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
-    /// A process uses it.
+    /// A process runs on the instance.
+    /// Cure: End the process, then run `gpufrac clean` again.
     #[error("{0}: end it first")]
     InUse(Unleased),
-    /// The driver reported that it is gone, and its files show it.
+    /// The driver said that the instance is gone, and lists it.
+    /// Cure: Run it again; if the instance stays, end DCGM and other monitoring, or reset the GPU when no job uses it.
     #[error(
         "{0} and still stands, although the driver reported its end; run `gpufrac clean` again"
     )]

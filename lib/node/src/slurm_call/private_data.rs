@@ -15,13 +15,15 @@ const FILES: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"]
 /// Why `PrivateData` is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateDataError {
-    /// There is no slurm.conf.
+    /// slurm.conf is elsewhere, or a configless slurmd has not started yet.
+    /// Cure: Set `SLURM_CONF` in the unit, or start slurmd.
     #[error(
         "learning `PrivateData` failed: this host has no slurm.conf (`SLURM_CONF`, {}); leases and records stay as open or closed as they are",
         FILES.join(", ")
     )]
     NoFile,
-    /// libslurm did not read the file.
+    /// libslurm cannot read slurm.conf.
+    /// Cure: Follow the text.
     #[error(
         "learning `PrivateData` failed: {0}; leases and records stay as open or closed as they are"
     )]

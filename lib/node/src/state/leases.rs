@@ -32,7 +32,8 @@ pub enum StoreError {
     /// A file is not a lease.
     #[error("`{}`: {source}", path.display())]
     Lease { path: PathBuf, source: LeaseError },
-    /// A file's name and its content name different slices.
+    /// The file was moved by hand.
+    /// Cure: Move it back, or `gpufrac lease drop LEASE`.
     #[error("`{}` is the lease of job {found}: it was moved or copied", path.display())]
     WrongJob {
         path: PathBuf,

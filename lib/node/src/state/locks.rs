@@ -30,14 +30,16 @@ pub enum LockError {
     /// The lock file could not be opened.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The system call failed for another reason than another holder.
+    /// The lock's file could not be locked.
+    /// Cure: Follow the text: rights and space of /run/gpufrac.
     #[error("locking `{}` failed: {source}", path.display())]
     Flock {
         /// The lock file.
         path: PathBuf,
         source: Errno,
     },
-    /// The turn did not come in time.
+    /// Another prolog or epilog hangs in the driver.
+    /// Cure: Look for Xid errors; the job is requeued.
     #[error(
         "GPU {gpu_index} stayed locked by another prolog or epilog for {:.1} s, the last {:.1} s without a step of theirs (`{}`)",
         waited.as_secs_f64(),

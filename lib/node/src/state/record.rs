@@ -29,23 +29,27 @@ pub enum RecordError {
     /// The file or its folder could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no record.
+    /// node-setup did not run since boot.
+    /// Cure: `gpufrac node-setup`, then `systemctl restart slurmd`; enable `gpufrac-node-setup`.
     #[error("`{}` does not exist: run `gpufrac node-setup` before slurmd starts", path.display())]
     Absent {
         /// The expected path.
         path: PathBuf,
     },
-    /// The text is not a record of this version.
+    /// The record was written by another build.
+    /// Cure: `gpufrac node-setup`.
     #[error("`{}` is not a record of this version ({source}): run `gpufrac node-setup`", path.display())]
     Text {
         path: PathBuf,
         /// The error of the parser.
         source: serde_json::Error,
     },
-    /// The record is from before the last boot.
+    /// node-setup did not run since boot.
+    /// Cure: `gpufrac node-setup`, then `systemctl restart slurmd`.
     #[error("`{}` is from before the last boot: run `gpufrac node-setup` before slurmd starts", path.display())]
     Stale { path: PathBuf },
-    /// The kernel's boot id could not be read.
+    /// /proc is not mounted, or not readable.
+    /// Cure: Mount /proc.
     #[error("reading `/proc/sys/kernel/random/boot_id` failed: {0}")]
     BootId(std::io::Error),
 }

@@ -22,14 +22,16 @@ pub enum UsageError {
     /// The folder or the file could not be opened.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A record could not be made into JSON.
+    /// The usage record could not be written.
+    /// Cure: Free space, and correct the path in `[paths]`.
     #[error("writing the usage record of job {job_id} failed: {source}")]
     Json {
         /// Slurm's id of the job.
         job_id: JobId,
         source: serde_json::Error,
     },
-    /// Reading or writing failed.
+    /// The file of usage records could not be read or written.
+    /// Cure: Free space, and correct the path in `[paths]`.
     #[error("{action} `{}` failed: {source}; free space, and check the folder", path.display())]
     Io {
         /// "reading" or "writing".
@@ -37,7 +39,8 @@ pub enum UsageError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// The reaper's file is damaged.
+    /// The file with the sums of gpufrac-reaperd is damaged, for example after a full disk.
+    /// Cure: Nothing; free space in /run if it comes again.
     #[error("reading `{}` failed: {source}; gpufrac-reaperd writes the file again in its next round", path.display())]
     Tallies {
         path: PathBuf,

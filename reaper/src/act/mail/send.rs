@@ -17,16 +17,20 @@ const MOST_COMPLAINT_CHARS: usize = 400;
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
-    /// The message has no recipient.
+    /// The job's user has no address.
+    /// Cure: Set `domain` in `[reaper.mail]`.
     #[error("the mail message has no recipient")]
     NoRecipient,
-    /// A text that is not an address is not passed to a program.
+    /// The address contains characters that a mail program could take for something else.
+    /// Cure: The user corrects `--mail-user`.
     #[error("`{0}` is not an address")]
     Address(String),
-    /// The program could not be started.
+    /// The mail program is missing.
+    /// Cure: Install it, or correct `[reaper.mail]`.
     #[error("starting `{program}` failed: {source}")]
     Run { program: String, source: io::Error },
-    /// The program failed.
+    /// The mail program returned an error.
+    /// Cure: Follow its text.
     #[error("`{program}` failed with {status}: {said}")]
     Failed {
         program: String,
@@ -34,10 +38,12 @@ pub enum MailError {
         /// The program's output.
         said: String,
     },
-    /// The daemon ends before the message is sent.
+    /// The daemon ended while it sent a mail message.
+    /// Cure: Nothing: the message is sent after the next start.
     #[error("the daemon ends")]
     DaemonEnds,
-    /// The program did not end in time, and was killed.
+    /// The mail program hangs.
+    /// Cure: Look at the mail service of the node.
     #[error("`{program}` did not end within {} s", limit.as_secs_f32())]
     Hung {
         program: String,

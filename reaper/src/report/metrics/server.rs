@@ -24,14 +24,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The reasons why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address is in use, or is not the node's.
+    /// The address is in use or not of this node.
+    /// Cure: Change `metrics` in `[reaper]`; then reload.
     #[error("listening at {address} for Prometheus failed: {source}")]
     Listen {
         address: SocketAddr,
         /// The error of the system.
         source: io::Error,
     },
-    /// The thread or its pipe could not be created.
+    /// The limit of threads or memory of the unit is reached.
+    /// Cure: Look at `systemctl status gpufrac-reaperd`.
     #[error("starting a thread for Prometheus failed: {0}")]
     Start(#[source] io::Error),
 }

@@ -15,19 +15,25 @@ const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 /// The reasons why there is no page.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
-    /// The answer is not HTTP/1, or has an encoding that HTTP/1.0 does not allow.
+    /// Another program answers at the port.
+    /// Cure: Correct `dcgm_exporter`.
     #[error("it is not an answer of HTTP/1.0")]
     NoHttp,
-    /// The status is not 200.
+    /// The exporter reports an error.
+    /// Cure: Follow the text.
     #[error("it says {0}")]
     Status(u16),
-    /// The page is shorter than its head says.
+    /// The exporter closed the connection early.
+    /// Cure: Look at the exporter's log.
     #[error("it is cut short")]
     Cut,
-    /// The page is longer than any node's metrics.
+    // The page is longer than any node's metrics.
+    /// The answer is too long.
+    /// Cure: Limit the exporter's metrics.
     #[error("it does not end")]
     TooLong,
-    /// The page is not UTF-8.
+    /// The answer is binary.
+    /// Cure: Correct `dcgm_exporter`.
     #[error("it is not text")]
     NoText,
 }

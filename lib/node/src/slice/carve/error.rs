@@ -50,7 +50,9 @@ pub enum Fault {
     Node,
 }
 
-/// A size in slurmctld's gpufrac.toml that the node's file does not have.
+// A size in slurmctld's gpufrac.toml that the node's file does not have.
+/// slurmctld counted the job by another gpufrac.toml than the node's.
+/// Cure: Copy the file from slurmctld's host; or change and release the job.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "Slurm counted {units} units for job {job_id}, and pool `{pool}` of {node} gives {sizes}{difference}; copy gpufrac.toml from slurmctld's host to {node}, or, if the pools were changed since the job was submitted, change it with `scontrol update jobid={job_id} gres=gpufrac:FRACTION`; then release it",
@@ -92,13 +94,16 @@ fn difference(pools: Option<(PoolsSum, PoolsSum)>) -> String {
 /// The reasons why a slice could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CarveError {
-    /// The configuration cannot be used, and there is no valid copy.
+    /// The node's gpufrac.toml is missing or has a mistake, and no good copy exists. Jobs are held.
+    /// Cure: Correct the file, run `gpufrac node-setup`, then release the jobs.
     #[error("the node has no configuration: {0}")]
     Config(NodeError),
-    /// Slurm counts gpufrac on the node, but no pool has GPUs there.
+    /// slurm.conf gives the node gpufrac or shard, and gpufrac.toml does not name the node.
+    /// Cure: Add the node to `nodes` of its pool, or remove the GRES from slurm.conf.
     #[error("Slurm counts gpufrac on {node}, but gpufrac.toml of that node has no pool there")]
     NoPool { node: String },
-    /// slurmstepd would start the job without fence and environment.
+    /// plugstack.conf of the node does not load the SPANK plugin. Without it the job would see all GPUs, so it is held.
+    /// Cure: Add the line of [install](../install.md) to plugstack.conf, then release the job.
     #[error("slurmstepd would start the job without its slice: {0}")]
     NoSpank(#[from] NoSpank),
     /// The counted units are no size of this node.
@@ -125,13 +130,15 @@ pub enum CarveError {
     /// Capability files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
-    /// An old slice of the same job cannot be removed.
+    /// The lease of the job's earlier run could not be removed.
+    /// Cure: Follow the text; `gpufrac leases` shows it.
     #[error("removing an older slice of the job failed: {0}")]
     Old(#[from] TeardownError),
     /// An old slice of the same job on another GPU cannot be removed.
     #[error("removing an older slice of the job failed: {0}")]
     Release(#[from] ReleaseError),
-    /// A slice was made only in part, and this part could not be removed.
+    /// The remains of the failed attempt are still there.
+    /// Cure: Nothing: the next prolog or epilog removes them.
     #[error(
         "{error}; the next prolog or epilog removes the incomplete slice, because removing it failed now: {cleanup}"
     )]
@@ -144,10 +151,12 @@ pub enum CarveError {
     /// The text of job_submit's entry is not an entry.
     #[error(transparent)]
     Entry(EntryError),
-    /// This node has another series of Slurm than this build.
+    /// The programs were built for another series of Slurm.
+    /// Cure: Install the packages of this series; [versions](../versions.md).
     #[error("gpufrac was built for another Slurm than the node's: {0}")]
     Foreign(SlurmError),
-    /// The job has several devices of pools, and not all of them are whole GPUs.
+    /// The job was given several halves or GPUs that are never lent whole, for example by a raw request.
+    /// Cure: Submit the job again with one fraction, or with whole GPUs in a partition that lends them.
     #[error(
         "Slurm gave the job the devices {devices:?}, and not all of them are whole GPUs; ask for one part of a GPU, --gres=gpufrac:0.25, or for whole GPUs where there are any, --gres=gpufrac:2",
         devices = numbers(devices)
@@ -156,12 +165,14 @@ pub enum CarveError {
         /// Slurm's indexes.
         devices: Vec<DeviceIndex>,
     },
-    /// A fraction was granted, but Slurm gave no device.
+    /// The request was changed after submission.
+    /// Cure: Submit the job again.
     #[error(
         "a fraction was granted, but Slurm allocated no device; submit the job again if its gres was changed by hand"
     )]
     NoDevice,
-    /// Slurm's index is not that of a device of a pool.
+    /// gres.conf and gpufrac.toml disagree on the number of devices.
+    /// Cure: Compare gres.conf with `gpufrac conf`; restart slurmd.
     #[error("Slurm gave the job the devices {devices:?}, but the pools of this node have {count}", devices = numbers(devices))]
     UnknownDevice {
         /// Slurm's indexes.
@@ -169,7 +180,8 @@ pub enum CarveError {
         /// The number of devices in the configuration.
         count: usize,
     },
-    /// The configuration has changed since node-setup.
+    /// The pool has a new GPU.
+    /// Cure: Drain the node, run `gpufrac node-setup`, resume the node.
     #[error(
         "pool `{pool}` has GPU {gpu_index} by the configuration, but not by the record of node-setup"
     )]
@@ -178,7 +190,8 @@ pub enum CarveError {
         /// NVML's index.
         gpu_index: GpuIndex,
     },
-    /// The job was granted another mechanism than that of the device.
+    /// The request names a mechanism that the pool does not have.
+    /// Cure: Change the job (`scontrol update`), or submit it to another partition.
     #[error("the job asks for mechanism {asked}, pool `{pool}` offers {offered}")]
     Mechanism {
         /// The mechanism in the entry.
@@ -187,7 +200,8 @@ pub enum CarveError {
         /// The mechanism of the pool.
         offered: Mechanism,
     },
-    /// The rules of the partition forbid the job, which was moved there.
+    /// The job was moved to a partition that does not allow its size.
+    /// Cure: Change or move the job, then release it.
     #[error(
         "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} {update}` and release it, or cancel it and submit it again"
     )]
@@ -198,7 +212,10 @@ pub enum CarveError {
         rule: String,
         update: String,
     },
-    /// The job was moved to a partition with shared GPUs, and slurmd would load its user's login environment outside
+    // The job was moved to a partition with shared GPUs, and slurmd would load its user's login environment outside
+    // of the fence.
+    /// The job came from a partition without shared GPUs, and its environment was fixed there.
+    /// Cure: Submit the job again in the new partition.
     #[error(
         "job {job_id} was submitted with --get-user-env or --export=NONE to a partition without shared GPUs, and moved to {partition}; submit it again there, with #!/bin/bash -l in its script"
     )]
@@ -208,7 +225,8 @@ pub enum CarveError {
         /// The partition to which it was moved.
         partition: String,
     },
-    /// Slurm's record of the request has two readings.
+    /// The request was changed to one that gpufrac refuses.
+    /// Cure: Change the job, then release it.
     #[error(
         "{source}; change the job with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
@@ -217,7 +235,8 @@ pub enum CarveError {
         job_id: JobId,
         source: RequestError,
     },
-    /// Slurm's allocation differs from the request as gpufrac reads it.
+    /// The request and Slurm's allocation differ.
+    /// Cure: Change the job, then release it.
     #[error(
         "the job asks for {wanted} {name}, and Slurm allocated {allocated} of them on this node; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
@@ -231,10 +250,13 @@ pub enum CarveError {
         /// The count that slurmctld allocated.
         allocated: u64,
     },
-    /// Slurm does not report the allocation, without which no slice can be made.
+    /// slurmctld did not answer, or the answer has no devices.
+    /// Cure: Check `scontrol show job -d JOBID`. The job is requeued or held.
     #[error("reading the job's allocation on this node from Slurm failed: {why}")]
     Uncounted { why: String },
-    /// The request counts per node and per task at the same time; job_submit writes only one of them.
+    // The request counts per node and per task at the same time; job_submit writes only one of them.
+    /// The request counts twice.
+    /// Cure: Submit the job again with one of the two forms.
     #[error(
         "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); cancel it, and submit it again with one of them"
     )]
@@ -244,7 +266,8 @@ pub enum CarveError {
         /// The request per task.
         per_task: String,
     },
-    /// Slurm's record has no GPU in it.
+    /// The device is asked for without an amount.
+    /// Cure: Submit the job again with an amount.
     #[error("`{tres}` does not say how much of device {device} the job asks for")]
     NoSize {
         /// Slurm's index.
@@ -252,14 +275,16 @@ pub enum CarveError {
         /// The GRES in the record.
         tres: String,
     },
-    /// The grant is smaller than the smallest slice.
+    /// The allocation is smaller than the smallest size.
+    /// Cure: Submit the job again; look at the sizes with `gpufrac check`.
     #[error("{units} units are less than the smallest slice of pool `{pool}`")]
     TooSmall {
         pool: String,
         /// The granted units.
         units: Units,
     },
-    /// Another GPU has this index now.
+    /// The driver numbers the GPUs in another order than at boot.
+    /// Cure: Drain the node, run `gpufrac node-setup`, resume the node.
     #[error("GPU {index} is {found} now, at boot it was {expected}")]
     OtherGpu {
         /// NVML's index.
@@ -269,10 +294,12 @@ pub enum CarveError {
         /// UUID now.
         found: String,
     },
-    /// MIG mode is not on.
+    /// MIG was switched off, and gpufrac asks no more of the GPU before it is on.
+    /// Cure: Run `gpufrac node-setup`; it switches MIG on or says how.
     #[error("{gpu} is not in MIG mode ({mode:?})")]
     MigOff { gpu: String, mode: MigMode },
-    /// The pool names another model.
+    /// The pool names another GPU model than the driver.
+    /// Cure: Set `gpu` of the pool to this model; then release the job.
     #[error("{gpu} ({model}) does not match pool `{pool}`: {}", differences.join("; "))]
     Geometry {
         gpu: String,
@@ -289,8 +316,13 @@ pub enum CarveError {
         /// The ids of the GPU instances that stood before; None if the driver's files do not tell.
         before: Option<BTreeSet<u32>>,
     },
-    /// The driver did not make the first instance of a GPU: only there it looks whether something uses the GPU
-    /// (`kmigmgrSetMIGState` of open-gpu-kernel-modules). nvml.h does not say with which code.
+    // The driver did not make the first instance of a GPU: only there it looks whether something uses the GPU
+    // (`kmigmgrSetMIGState` of open-gpu-kernel-modules). nvml.h does not say with which code.
+    /// The driver did not make the first instance of the GPU, because something uses the GPU: a process whose pid
+    /// follows, a display, peer access, memory that a process left. The driver's answer stands at the end. The job goes
+    /// back to the queue, the node stays.
+    /// Cure: End the process, or keep it from the GPUs of pools with MIG. If no process is named: end displays and
+    /// monitoring on this GPU, or reset it while no job uses it.
     #[error(
         "{gpu} has no instance, and is not idle: {}; {error}",
         mig_mode::named(users)
@@ -314,7 +346,9 @@ pub enum CarveError {
         /// The instances on that side.
         standing: String,
     },
-    /// No position is free, because of an instance without a lease. Without a drain, jobs would return here for ever.
+    // No position is free, because of an instance without a lease. Without a drain, jobs would return here for ever.
+    /// Instances that gpufrac did not make take the place.
+    /// Cure: `gpufrac clean` on the node.
     #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
     NotOurs {
         /// The menu entry's profile.
@@ -326,14 +360,16 @@ pub enum CarveError {
         /// The instances without a lease.
         standing: String,
     },
-    /// The GPU is in MIG mode, but its pool uses another mechanism.
+    /// MIG is on, and the pool's mechanism needs it off.
+    /// Cure: `nvidia-smi -i N -mig 0`, or change the mechanism.
     #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
     MigOn {
         gpu: String,
         /// The pool's mechanism.
         mechanism: Mechanism,
     },
-    /// More units of the device are leased than Slurm counts.
+    /// Leases of jobs that are ending still count.
+    /// Cure: The job waits or is requeued. If it repeats: `gpufrac leases`.
     #[error(
         "no room for {units} units on {side} of GPU {gpu_index}: {taken} of {capacity} are leased"
     )]
@@ -349,7 +385,8 @@ pub enum CarveError {
         /// The units of the device.
         capacity: u32,
     },
-    /// A job of an earlier configuration has the GPU.
+    /// Jobs of the old mechanism still run on the GPU.
+    /// Cure: Wait for their end; [change a configuration](../change.md).
     #[error("{gpu} is still shared by {mechanism} with job {job_id}, by an earlier configuration")]
     Earlier {
         gpu: String,
@@ -367,7 +404,8 @@ pub enum CarveError {
     /// An error of the MPS control daemon.
     #[error(transparent)]
     Share(#[from] ShareError),
-    /// A process of another user holds the capability files that the new instance would have.
+    /// A process holds the file of the free instance.
+    /// Cure: End the process that the message names.
     #[error(
         "{holder}, the file of the instance that is free; the job waits for another place or for the end of that process"
     )]
@@ -377,12 +415,14 @@ pub enum CarveError {
         /// The place of the instance.
         place: Occupied,
     },
-    /// A process that belongs to no job runs on the job's instance.
+    /// A process that belongs to no job runs on the new instance.
+    /// Cure: End the process; the job is requeued.
     #[error(
         "process {pid} runs on the job's new instance and belongs to no job with this instance"
     )]
     Stranger { pid: u32 },
-    /// The GPU does not have a profile of the layout.
+    /// The driver does not offer the profile of the menu.
+    /// Cure: Compare `nvidia-smi mig -lgip` with the menu; remove the size.
     #[error("the GPU has no profile {0}")]
     NoProfile(u32),
 }

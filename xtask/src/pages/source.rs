@@ -1,0 +1,265 @@
+//! The messages that a file of the source has, and the comments with the words for their rows.
+
+use syn::parse::Parser;
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Expr, ExprLit, Lit, LitStr, Meta, Token};
+
+/// A text with fewer letters only passes on another message.
+const FEWEST_LETTERS: usize = 6;
+
+/// The start of the line with the last cell of a row.
+const CURE: &str = "Cure: ";
+
+/// A message of the source.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// The first line, with `…` for each value.
+    pub(super) text: String,
+    /// Cause and cure, which the comment of an error has.
+    pub(super) words: Option<(String, String)>,
+    /// Whether it is the text of an error.
+    pub(super) of_error: bool,
+}
+
+/// The messages of a file. Rules are files with findings, which are pairs of a severity and a text.
+pub(super) fn messages(file: &syn::File, of_rules: bool) -> Vec<Message> {
+    let mut found = Found {
+        messages: Vec::new(),
+        of_rules,
+    };
+    found.visit_file(file);
+    found.messages
+}
+
+struct Found {
+    messages: Vec<Message>,
+    of_rules: bool,
+}
+
+impl Found {
+    fn add(&mut self, text: Option<String>, words: Option<(String, String)>, of_error: bool) {
+        let text = text.map(|text| fixed_parts(&text));
+        let letters = |text: &String| text.chars().filter(|c| c.is_alphabetic()).count();
+        if let Some(text) = text.filter(|text| letters(text) >= FEWEST_LETTERS) {
+            self.messages.push(Message {
+                text,
+                words,
+                of_error,
+            });
+        }
+    }
+
+    /// The text of `#[error(...)]`, with the words of the comment above it.
+    fn error(&mut self, attributes: &[Attribute]) {
+        let error = attributes
+            .iter()
+            .find(|attribute| attribute.path().is_ident("error"));
+        let text = error.and_then(|error| {
+            let first = |input: syn::parse::ParseStream<'_>| {
+                let text = input.parse::<LitStr>()?;
+                input.parse::<proc_macro2::TokenStream>()?;
+                Ok(text.value())
+            };
+            error.parse_args_with(first).ok()
+        });
+        self.add(text, words(&comment(attributes)), true);
+    }
+
+    /// The message among the arguments of a call; a severity may come before its text.
+    fn said<'a>(&mut self, mut arguments: impl Iterator<Item = &'a Expr>) {
+        let first = arguments.next();
+        let text = if first.is_some_and(is_severity) { arguments.next() } else { first };
+        self.add(text.and_then(literal), None, false);
+    }
+}
+
+impl<'ast> Visit<'ast> for Found {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        let of_tests = |attribute: &Attribute| {
+            attribute.path().is_ident("cfg")
+                && attribute
+                    .parse_args::<syn::Ident>()
+                    .is_ok_and(|word| word == "test")
+        };
+        if !module.attrs.iter().any(of_tests) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.error(&item.attrs);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.error(&item.attrs);
+        for variant in &item.variants {
+            self.error(&variant.attrs);
+        }
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        if ["error", "warning", "info", "fault"]
+            .iter()
+            .any(|name| call.method == name)
+        {
+            self.said(call.args.iter());
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+
+    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+        let path = path(&call.func);
+        let says = ["log::error", "log::info", "Finding::of_machine", "fault"]
+            .iter()
+            .any(|name| path == *name || path.ends_with(&format!("::{name}")));
+        let of_rules = path == "error" || call.args.first().is_some_and(is_severity);
+        if says || self.of_rules && of_rules {
+            self.said(call.args.iter());
+        }
+        visit::visit_expr_call(self, call);
+    }
+
+    fn visit_expr_tuple(&mut self, tuple: &'ast syn::ExprTuple) {
+        if self.of_rules && tuple.elems.first().is_some_and(is_severity) {
+            self.said(tuple.elems.iter());
+        }
+        visit::visit_expr_tuple(self, tuple);
+    }
+
+    fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
+        if self.of_rules && matches!(&field.member, syn::Member::Named(name) if name == "what") {
+            self.said(std::iter::once(&field.expr));
+        }
+        visit::visit_field_value(self, field);
+    }
+
+    fn visit_macro(&mut self, called: &'ast syn::Macro) {
+        // A macro with a syntax of its own has no message.
+        let Ok(arguments) = arguments(called) else {
+            return;
+        };
+        if called.path.is_ident("eprintln") {
+            self.said(arguments.iter());
+        }
+        arguments
+            .iter()
+            .for_each(|argument| self.visit_expr(argument));
+    }
+}
+
+fn arguments(called: &syn::Macro) -> syn::Result<Vec<Expr>> {
+    let parsed = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(called.tokens.clone())?;
+    Ok(parsed.into_iter().collect())
+}
+
+/// A path as it is written; empty for other expressions.
+fn path(expr: &Expr) -> String {
+    let Expr::Path(path) = expr else {
+        return String::new();
+    };
+    let names: Vec<String> = path
+        .path
+        .segments
+        .iter()
+        .map(|part| part.ident.to_string())
+        .collect();
+    names.join("::")
+}
+
+fn is_severity(expr: &Expr) -> bool {
+    path(expr).starts_with("Severity::")
+}
+
+/// The literal text of an expression, which may be formatted, borrowed or converted.
+fn literal(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) => Some(text.value()),
+        Expr::Reference(reference) => literal(&reference.expr),
+        Expr::MethodCall(call) => literal(&call.receiver),
+        Expr::Macro(called) if called.mac.path.is_ident("format") => {
+            arguments(&called.mac).ok()?.first().and_then(literal)
+        }
+        _ => None,
+    }
+}
+
+/// The first line of a text, with `…` for each value.
+fn fixed_parts(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let line = line.replace("{{", "\u{1}").replace("}}", "\u{2}");
+    let mut parts = line.split('{');
+    let mut fixed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        fixed.push('…');
+        fixed.push_str(part.split_once('}').map_or("", |(_, rest)| rest));
+    }
+    fixed.replace('\u{1}', "{").replace('\u{2}', "}")
+}
+
+/// The lines of a documentation comment.
+pub(super) fn comment(attributes: &[Attribute]) -> Vec<String> {
+    let lines = attributes
+        .iter()
+        .filter_map(|attribute| match &attribute.meta {
+            Meta::NameValue(doc) if doc.path.is_ident("doc") => literal(&doc.value),
+            _ => None,
+        });
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
+/// Cause and cure of a comment whose last lines are a cure.
+fn words(comment: &[String]) -> Option<(String, String)> {
+    let cure = comment.iter().position(|line| line.starts_with(CURE))?;
+    let (cause, cure) = comment.split_at(cure);
+    let cure = cure.join(" ");
+    Some((cause.join(" "), cure.strip_prefix(CURE)?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_the_programs_write_them() {
+        let code = r#"
+            enum E {
+                /// A cause
+                /// in lines.
+                /// Cure: a
+                /// cure.
+                #[error("`{}`: {{a}} \"b\" \
+                     failed: {source}", x)]
+                A,
+                #[error("{0}")]
+                B,
+            }
+            fn f() {
+                log.error(format!("no {what} here"));
+                fault(Severity::Error, "nothing is counted", fix);
+                a.extend(vec![(Severity::Warning, format!("{a} is missing"))]);
+                Part { what: "not seen".into() };
+            }
+            #[cfg(test)]
+            mod tests { fn f() { log.error("of a test only"); } }"#;
+        let file = syn::parse_str(code).expect("the code can be read");
+        let found = messages(&file, true);
+        let texts: Vec<&str> = found.iter().map(|message| message.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "`…`: {a} \"b\" failed: …",
+                "no … here",
+                "nothing is counted",
+                "… is missing",
+                "not seen"
+            ]
+        );
+        let words = ("A cause in lines.".to_owned(), "a cure.".to_owned());
+        assert_eq!(found[0].words, Some(words));
+        assert_eq!(messages(&file, false).len(), 3);
+    }
+}
