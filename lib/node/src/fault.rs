@@ -20,19 +20,65 @@ pub enum Cause {
     Hardware,
 }
 
-/// An error with a known cause.
-pub trait Caused {
-    /// The cause; the user, if users are among several.
-    fn cause(&self) -> Cause;
+/// The cause of an error, whether a retry can help, and the cure for an admin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// The user, if users are among several.
+    pub cause: Cause,
+    pub class: ErrorClass,
+    pub cure: Option<&'static str>,
 }
 
-/// Users can fill memory, disks and tables that they share with root.
-pub fn of_system_call(error: &io::Error) -> Cause {
-    if is_shortage(error) { Cause::User } else { Cause::Root }
+impl Facts {
+    /// An error that may pass.
+    pub fn passes(cause: Cause) -> Facts {
+        Facts {
+            cause,
+            class: ErrorClass::Transient,
+            cure: None,
+        }
+    }
+
+    /// An error that lasts.
+    pub fn lasts(cause: Cause) -> Facts {
+        Facts {
+            class: ErrorClass::Broken,
+            ..Facts::passes(cause)
+        }
+    }
+
+    #[must_use]
+    pub fn cure(mut self, cure: &'static str) -> Facts {
+        self.cure = Some(cure);
+        self
+    }
+}
+
+/// An error of prolog or epilog.
+pub trait Caused {
+    /// The table of the error. What users can cause passes.
+    fn facts(&self) -> Facts;
+
+    fn cause(&self) -> Cause {
+        self.facts().cause
+    }
+
+    fn class(&self) -> ErrorClass {
+        self.facts().class
+    }
+}
+
+/// Users can fill memory, disks and tables that they share with root, and free them.
+pub fn of_system_call(error: &io::Error) -> Facts {
+    if is_shortage(error) {
+        Facts::passes(Cause::User)
+    } else {
+        Facts::lasts(Cause::Root)
+    }
 }
 
 impl Caused for FileError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
             FileError::Io { source, .. } => of_system_call(source),
             FileError::Link { .. }
@@ -40,34 +86,29 @@ impl Caused for FileError {
             | FileError::NotPrivate { .. }
             | FileError::Foreign { .. }
             | FileError::Relative { .. }
-            | FileError::NotText { .. } => Cause::Root,
+            | FileError::NotText { .. } => Facts::lasts(Cause::Root),
         }
     }
 }
 
 impl Caused for LeaseError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         // Only root writes leases, and always complete files.
-        Cause::Root
+        Facts::lasts(Cause::Root)
     }
 }
 
 impl Caused for NvmlError {
-    fn cause(&self) -> Cause {
-        match (self.class(), self) {
+    fn facts(&self) -> Facts {
+        match (NvmlError::class(self), self) {
             // Users' processes can keep instances in use, fill memory and keep the driver busy.
-            (ErrorClass::Transient, _) => Cause::User,
-            (ErrorClass::Broken, NvmlError::Call { .. }) => Cause::Hardware,
+            (ErrorClass::Transient, _) => Facts::passes(Cause::User),
+            (ErrorClass::Broken, NvmlError::Call { .. }) => Facts::lasts(Cause::Hardware),
             (ErrorClass::Broken, NvmlError::Start { .. } | NvmlError::Missing { .. }) => {
-                Cause::Root
+                Facts::lasts(Cause::Root)
             }
         }
     }
-}
-
-/// Whether a retry can help with a file error: users can use up the space that root needs, and free it.
-pub fn class_of_file(error: &FileError) -> ErrorClass {
-    if error.is_shortage() { ErrorClass::Transient } else { ErrorClass::Broken }
 }
 
 #[cfg(test)]

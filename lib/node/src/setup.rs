@@ -15,6 +15,7 @@ use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 
+use crate::fault::Caused;
 use crate::gpu::capability_files::{CapMinor, Caps, CapsError};
 use crate::gpu::compute_mode;
 use crate::gpu::locked::LockedGpu;
@@ -386,7 +387,7 @@ fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &SwitchError) -> Finding {
         SwitchError::Store(error) => error.fix(),
         SwitchError::Instances { .. }
         | SwitchError::Renumbered { .. }
-        | SwitchError::Fabric { .. } => why.hint().unwrap_or_default().to_owned(),
+        | SwitchError::Fabric { .. } => why.facts().cure.unwrap_or_default().to_owned(),
     };
     Finding::of_machine(why, fix)
 }

@@ -111,9 +111,7 @@ enum Words<'a> {
 fn words<'a>(messages: &[&'a Message], row: &[String]) -> Words<'a> {
     let of_errors = messages.iter().filter_map(|message| message.words.as_ref());
     let mut of_errors = of_errors.map(|(cause, cure)| [cause, cure]);
-    if messages.iter().any(|message| !message.of_error)
-        || of_errors.clone().any(|words| row.iter().eq(words))
-    {
+    if of_errors.clone().any(|words| row.iter().eq(words)) {
         return Words::OfPage;
     }
     match (of_errors.next(), of_errors.next()) {

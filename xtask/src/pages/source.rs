@@ -1,5 +1,7 @@
 //! The messages that a file of the source has, and the comments with the words for their rows.
 
+use std::collections::BTreeMap;
+
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
@@ -18,40 +20,45 @@ pub(super) struct Message {
     pub(super) text: String,
     /// Cause and cure, which the comment of an error has.
     pub(super) words: Option<(String, String)>,
-    /// Whether it is the text of an error.
-    pub(super) of_error: bool,
 }
 
-/// The messages of a file. Rules are files with findings, which are pairs of a severity and a text.
+/// The messages of a file. The cure of an error is in its comment, or in its arm of a table: `.cure("…")`. Rules are files with findings, which are pairs of a severity and a text.
 pub(super) fn messages(file: &syn::File, of_rules: bool) -> Vec<Message> {
     let mut found = Found {
         messages: Vec::new(),
+        causes: Vec::new(),
+        cures: BTreeMap::new(),
         of_rules,
     };
     found.visit_file(file);
+    for (message, error, cause) in found.causes {
+        if let Some(cure) = found.cures.remove(&error) {
+            found.messages[message].words = Some((cause, cure));
+        }
+    }
     found.messages
 }
 
 struct Found {
     messages: Vec<Message>,
+    /// The message, `Enum::Variant` and the cause of each error without a cure in its comment.
+    causes: Vec<(usize, String, String)>,
+    /// The cures in tables, by `Enum::Variant`.
+    cures: BTreeMap<String, String>,
     of_rules: bool,
 }
 
 impl Found {
-    fn add(&mut self, text: Option<String>, words: Option<(String, String)>, of_error: bool) {
+    fn add(&mut self, text: Option<String>, words: Option<(String, String)>) {
         let text = text.map(|text| fixed_parts(&text));
         let letters = |text: &String| text.chars().filter(|c| c.is_alphabetic()).count();
         if let Some(text) = text.filter(|text| letters(text) >= FEWEST_LETTERS) {
-            self.messages.push(Message {
-                text,
-                words,
-                of_error,
-            });
+            self.messages.push(Message { text, words });
         }
     }
 
     /// The text of `#[error(...)]`, with the words of the comment above it.
-    fn error(&mut self, attributes: &[Attribute]) {
+    fn error(&mut self, name: String, attributes: &[Attribute]) {
         let error = attributes
             .iter()
             .find(|attribute| attribute.path().is_ident("error"));
@@ -63,14 +70,20 @@ impl Found {
             };
             error.parse_args_with(first).ok()
         });
-        self.add(text, words(&comment(attributes)), true);
+        let comment = comment(attributes);
+        let words = words(&comment);
+        let (has_words, place) = (words.is_some(), self.messages.len());
+        self.add(text, words);
+        if !has_words && !comment.is_empty() && place < self.messages.len() {
+            self.causes.push((place, name, comment.join(" ")));
+        }
     }
 
     /// The message among the arguments of a call; a severity may come before its text.
     fn said<'a>(&mut self, mut arguments: impl Iterator<Item = &'a Expr>) {
         let first = arguments.next();
         let text = if first.is_some_and(is_severity) { arguments.next() } else { first };
-        self.add(text.and_then(literal), None, false);
+        self.add(text.and_then(literal), None);
     }
 }
 
@@ -88,14 +101,27 @@ impl<'ast> Visit<'ast> for Found {
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.error(&item.attrs);
+        self.error(item.ident.to_string(), &item.attrs);
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        self.error(&item.attrs);
+        self.error(item.ident.to_string(), &item.attrs);
         for variant in &item.variants {
-            self.error(&variant.attrs);
+            self.error(format!("{}::{}", item.ident, variant.ident), &variant.attrs);
         }
+    }
+
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        let path = match &arm.pat {
+            syn::Pat::Path(pattern) => Some(&pattern.path),
+            syn::Pat::Struct(pattern) => Some(&pattern.path),
+            syn::Pat::TupleStruct(pattern) => Some(&pattern.path),
+            _ => None,
+        };
+        if let (Some(path), Some(cure)) = (path, cure(&arm.body)) {
+            self.cures.insert(names(path), sentence(&cure));
+        }
+        visit::visit_arm(self, arm);
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
@@ -158,13 +184,34 @@ fn path(expr: &Expr) -> String {
     let Expr::Path(path) = expr else {
         return String::new();
     };
+    names(&path.path)
+}
+
+fn names(path: &syn::Path) -> String {
     let names: Vec<String> = path
-        .path
         .segments
         .iter()
         .map(|part| part.ident.to_string())
         .collect();
     names.join("::")
+}
+
+/// The text of `.cure("…")` at the end of an expression.
+fn cure(expr: &Expr) -> Option<String> {
+    match expr {
+        Expr::Block(block) => match block.block.stmts.last()? {
+            syn::Stmt::Expr(expr, None) => cure(expr),
+            _ => None,
+        },
+        Expr::MethodCall(call) if call.method == "cure" => literal(call.args.first()?),
+        _ => None,
+    }
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters).chain(['.']).collect()
 }
 
 fn is_severity(expr: &Expr) -> bool {
@@ -236,8 +283,15 @@ mod tests {
                 A,
                 #[error("{0}")]
                 B,
+                /// Another cause.
+                #[error("no GPU is free")]
+                C,
             }
             fn f() {
+                match e {
+                    E::C => { new(Hold).cure("wait for one") }
+                    _ => other,
+                }
                 log.error(format!("no {what} here"));
                 fault(Severity::Error, "nothing is counted", fix);
                 a.extend(vec![(Severity::Warning, format!("{a} is missing"))]);
@@ -252,6 +306,7 @@ mod tests {
             texts,
             [
                 "`…`: {a} \"b\" failed: …",
+                "no GPU is free",
                 "no … here",
                 "nothing is counted",
                 "… is missing",
@@ -260,6 +315,8 @@ mod tests {
         );
         let words = ("A cause in lines.".to_owned(), "a cure.".to_owned());
         assert_eq!(found[0].words, Some(words));
-        assert_eq!(messages(&file, false).len(), 3);
+        let words = ("Another cause.".to_owned(), "Wait for one.".to_owned());
+        assert_eq!(found[1].words, Some(words));
+        assert_eq!(messages(&file, false).len(), 4);
     }
 }

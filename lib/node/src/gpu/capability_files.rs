@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::ids::DeviceMinor;
 use gpufrac_core::lease::Instance;
 use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
-use gpufrac_nvml::ErrorClass;
 
-use crate::fault::{Cause, Caused, class_of_file};
+use crate::fault::{Cause, Caused, Facts};
 
 /// The folder with a folder for each GPU, named by PCI address.
 const GPUS: &str = "proc/driver/nvidia/gpus";
@@ -29,21 +28,11 @@ pub enum CapsError {
     },
 }
 
-impl CapsError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            CapsError::File(error) => class_of_file(error),
-            CapsError::Unreadable { .. } => ErrorClass::Broken,
-        }
-    }
-}
-
 impl Caused for CapsError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            CapsError::File(error) => error.cause(),
-            CapsError::Unreadable { .. } => Cause::Root,
+            CapsError::File(error) => error.facts(),
+            CapsError::Unreadable { .. } => Facts::lasts(Cause::Root),
         }
     }
 }

@@ -6,11 +6,11 @@
 use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::Lease;
 
-use crate::fault::{Cause, Caused, class_of_file};
+use crate::fault::{Caused, Facts};
 use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_nvml::{ComputeMode, ErrorClass, Gpu, NvmlError};
+use gpufrac_nvml::{ComputeMode, Gpu, NvmlError};
 
 /// The reasons why a mode could not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -23,21 +23,11 @@ pub enum ModeError {
     Nvml(#[from] NvmlError),
 }
 
-impl ModeError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            ModeError::File(error) => class_of_file(error),
-            ModeError::Nvml(error) => error.class(),
-        }
-    }
-}
-
 impl Caused for ModeError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            ModeError::File(error) => error.cause(),
-            ModeError::Nvml(error) => error.cause(),
+            ModeError::File(error) => error.facts(),
+            ModeError::Nvml(error) => error.facts(),
         }
     }
 }

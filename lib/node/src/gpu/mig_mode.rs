@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::DeviceMinor;
 use gpufrac_core::lease::Lease;
-use gpufrac_nvml::{ErrorClass, MigMode, NvmlError};
+use gpufrac_nvml::{MigMode, NvmlError};
 
-use crate::fault::{Cause, Caused};
+use crate::fault::{Cause, Caused, Facts};
 use crate::gpu::holders;
 use crate::gpu::locked::LockedGpu;
 use crate::state::leases::StoreError;
@@ -92,7 +92,6 @@ pub enum SwitchError {
         job: String,
     },
     /// An instance was made by hand or by another program.
-    /// Cure: `gpufrac clean`.
     #[error(
         "{gpu} is still in MIG mode: GPU instance {instances} stands on it, and no lease names it"
     )]
@@ -115,7 +114,6 @@ pub enum SwitchError {
     },
     /// The GPU is in an NVSwitch system, and its fabric did not take the GPU in again after MIG was switched off. The
     /// job goes back to the queue, the node stays.
-    /// Cure: `nvidia-smi -q` shows the state of the fabric; look at the log of nvidia-fabricmanager.
     #[error("{gpu} is not in its NVLink fabric after {} s without MIG", waited.as_secs())]
     Fabric {
         gpu: String,
@@ -123,7 +121,6 @@ pub enum SwitchError {
         waited: Duration,
     },
     /// The driver gave the GPU another device number.
-    /// Cure: Drain the node, `gpufrac node-setup`.
     #[error("{gpu} was device {before} before its MIG mode changed, and is device {now} now")]
     Renumbered {
         gpu: String,
@@ -155,58 +152,26 @@ pub(crate) fn named(users: &[GpuUser]) -> String {
     }
 }
 
-impl SwitchError {
-    /// Whether waiting may help.
-    pub fn class(&self) -> ErrorClass {
+impl Caused for SwitchError {
+    fn facts(&self) -> Facts {
         match self {
-            SwitchError::Nvml(error) => error.class(),
-            SwitchError::Store(error) => error.class(),
-            SwitchError::Leased { .. } | SwitchError::InUse { .. } | SwitchError::Fabric { .. } => {
-                ErrorClass::Transient
-            }
-            SwitchError::NoMig { .. }
-            | SwitchError::NeedsReset { .. }
-            | SwitchError::Instances { .. }
-            | SwitchError::Renumbered { .. } => ErrorClass::Broken,
-        }
-    }
-
-    /// The cure for an admin.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+            SwitchError::Nvml(error) => error.facts(),
+            SwitchError::Store(error) => error.facts(),
+            SwitchError::Leased { .. } => Facts::passes(Cause::User),
+            SwitchError::InUse { .. } => Facts::passes(Cause::User)
+                .cure("end the process, or keep it from the GPUs whose MIG mode changes"),
             SwitchError::NoMig { .. } | SwitchError::NeedsReset { on: true, .. } => {
-                Some("`gpufrac node-setup` switches MIG on, or says how")
+                Facts::lasts(Cause::Root).cure("`gpufrac node-setup` switches MIG on, or says how")
             }
-            SwitchError::NeedsReset { on: false, .. } => {
-                Some("write whole = \"mig\" in the pool of this GPU")
-            }
-            SwitchError::Instances { .. } => Some(
+            SwitchError::NeedsReset { on: false, .. } => Facts::lasts(Cause::Root)
+                .cure("write whole = \"mig\" in the pool of this GPU"),
+            SwitchError::Instances { .. } => Facts::lasts(Cause::Root).cure(
                 "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
             ),
-            SwitchError::InUse { .. } => {
-                Some("end the process, or keep it from the GPUs whose MIG mode changes")
-            }
-            SwitchError::Fabric { .. } => {
-                Some("look at `nvidia-smi -q`, section Fabric, and at nvidia-fabricmanager")
-            }
-            SwitchError::Renumbered { .. } => {
-                Some("drain the node and run `gpufrac node-setup` again")
-            }
-            SwitchError::Nvml(_) | SwitchError::Store(_) | SwitchError::Leased { .. } => None,
-        }
-    }
-}
-
-impl Caused for SwitchError {
-    fn cause(&self) -> Cause {
-        match self {
-            SwitchError::Nvml(error) => error.cause(),
-            SwitchError::Store(error) => error.cause(),
-            SwitchError::Leased { .. } | SwitchError::InUse { .. } => Cause::User,
-            SwitchError::NoMig { .. }
-            | SwitchError::NeedsReset { .. }
-            | SwitchError::Instances { .. } => Cause::Root,
-            SwitchError::Renumbered { .. } | SwitchError::Fabric { .. } => Cause::Hardware,
+            SwitchError::Fabric { .. } => Facts::passes(Cause::Hardware)
+                .cure("look at `nvidia-smi -q`, section Fabric, and at nvidia-fabricmanager"),
+            SwitchError::Renumbered { .. } => Facts::lasts(Cause::Hardware)
+                .cure("drain the node and run `gpufrac node-setup` again"),
         }
     }
 }

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use gpufrac_host::files::FileError;
-use gpufrac_host::shortage::is_shortage;
-use gpufrac_nvml::ErrorClass;
 
-use crate::fault::{Cause, Caused, class_of_file, of_system_call};
+use crate::fault::{Cause, Caused, Facts, of_system_call};
 
 /// The reasons why a daemon could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -91,44 +89,28 @@ pub enum MpsError {
     },
 }
 
-impl MpsError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            MpsError::Silent { .. }
-            | MpsError::Absent { .. }
-            | MpsError::Partition { .. }
-            | MpsError::Occupied { .. }
-            | MpsError::Undead { .. } => ErrorClass::Transient,
-            MpsError::File(error) => class_of_file(error),
-            MpsError::Run { source, .. } if is_shortage(source) => ErrorClass::Transient,
-            // The program reports an unknown option. Without space or processes it prints nothing.
-            MpsError::Start { reason, .. } if reason.is_empty() => ErrorClass::Transient,
-            MpsError::Run { .. } | MpsError::Start { .. } | MpsError::Limit { .. } => {
-                ErrorClass::Broken
-            }
-        }
-    }
-}
-
 impl Caused for MpsError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            MpsError::File(error) => error.cause(),
+            MpsError::File(error) => error.facts(),
             MpsError::Run { source, .. } => of_system_call(source),
-            MpsError::Start { .. } | MpsError::Limit { .. } => Cause::Root,
+            // The program reports an unknown option. Without space or processes it prints nothing.
+            MpsError::Start { reason, .. } if reason.is_empty() => Facts::passes(Cause::Root),
+            MpsError::Start { .. } | MpsError::Limit { .. } => Facts::lasts(Cause::Root),
             MpsError::Silent { .. }
             | MpsError::Absent { .. }
             | MpsError::Partition { .. }
-            | MpsError::Occupied { .. } => Cause::User,
+            | MpsError::Occupied { .. } => Facts::passes(Cause::User),
             // These are root's processes; only the kernel can keep them from ending.
-            MpsError::Undead { .. } => Cause::Hardware,
+            MpsError::Undead { .. } => Facts::passes(Cause::Hardware),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_nvml::ErrorClass;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
-use crate::fault::{Cause, Caused};
+use crate::fault::{Caused, Facts};
 use crate::gpu::locked::LockedGpu;
 use crate::mps::daemon::{ControlDaemon, Health, Limits, Server, Start};
 use crate::mps::error::MpsError;
@@ -12,7 +12,6 @@ use crate::mps::process;
 use crate::node::Node;
 use crate::state::leases::StoreError;
 use gpufrac_host::log::JobLog;
-use gpufrac_nvml::ErrorClass;
 
 /// The reasons why a job could not be added to a daemon or removed from it.
 #[derive(Debug, thiserror::Error)]
@@ -26,14 +25,6 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            ShareError::Mps(error) => error.class(),
-            ShareError::Store(error) => error.class(),
-        }
-    }
-
     /// Whether processes of root do not end because they wait for a driver; the GPU then has a fault.
     pub fn is_undead(&self) -> bool {
         matches!(self, ShareError::Mps(MpsError::Undead { stuck: true, .. }))
@@ -41,10 +32,10 @@ impl ShareError {
 }
 
 impl Caused for ShareError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            ShareError::Mps(error) => error.cause(),
-            ShareError::Store(error) => error.cause(),
+            ShareError::Mps(error) => error.facts(),
+            ShareError::Store(error) => error.facts(),
         }
     }
 }

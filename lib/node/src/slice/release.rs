@@ -8,7 +8,7 @@ use std::time::Duration;
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::fault::{Cause, Caused, class_of_file};
+use crate::fault::{Cause, Caused, Facts};
 use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
 use crate::node::Node;
@@ -66,30 +66,16 @@ impl ReleaseError {
         let is_ill = self.class() == ErrorClass::Broken || self.is_undead();
         is_ill && self.cause() != Cause::User
     }
-
-    /// Whether a retry can help. Errors that a user can cause are retried, because they are no fault of the node.
-    pub fn class(&self) -> ErrorClass {
-        if self.cause() == Cause::User {
-            return ErrorClass::Transient;
-        }
-        match self {
-            ReleaseError::Store(error) => error.class(),
-            ReleaseError::File(error) => class_of_file(error),
-            ReleaseError::Lock(error) => error.class(),
-            ReleaseError::Nvml(error) => error.class(),
-            ReleaseError::Teardown(error) => error.class(),
-        }
-    }
 }
 
 impl Caused for ReleaseError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            ReleaseError::Store(error) => error.cause(),
-            ReleaseError::File(error) => error.cause(),
-            ReleaseError::Lock(error) => error.cause(),
-            ReleaseError::Nvml(error) => error.cause(),
-            ReleaseError::Teardown(error) => error.cause(),
+            ReleaseError::Store(error) => error.facts(),
+            ReleaseError::File(error) => error.facts(),
+            ReleaseError::Lock(error) => error.facts(),
+            ReleaseError::Nvml(error) => error.facts(),
+            ReleaseError::Teardown(error) => error.facts(),
         }
     }
 }

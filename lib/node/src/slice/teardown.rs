@@ -7,7 +7,7 @@ use gpufrac_core::config::Pool;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
-use crate::fault::{Cause, Caused, class_of_file};
+use crate::fault::{Cause, Caused, Facts};
 use crate::gpu::capability_files::{CapsError, Claimed};
 use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
@@ -78,38 +78,21 @@ impl TeardownError {
             _ => false,
         }
     }
-
-    /// Whether a retry can help. Errors that a user can cause are retried, because they are no fault of the node.
-    pub fn class(&self) -> ErrorClass {
-        if self.cause() == Cause::User {
-            return ErrorClass::Transient;
-        }
-        match self {
-            TeardownError::Nvml(error) => error.class(),
-            TeardownError::Caps(error) => error.class(),
-            TeardownError::Mode(error) => error.class(),
-            TeardownError::Share(error) => error.class(),
-            TeardownError::File(error) => class_of_file(error),
-            TeardownError::Store(error) => error.class(),
-            TeardownError::Stands { .. } => ErrorClass::Transient,
-            TeardownError::NoGpu { .. } | TeardownError::Lease(_) => ErrorClass::Broken,
-        }
-    }
 }
 
 impl Caused for TeardownError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            TeardownError::Nvml(error) => error.cause(),
+            TeardownError::Nvml(error) => error.facts(),
+            TeardownError::Caps(error) => error.facts(),
+            TeardownError::Mode(error) => error.facts(),
+            TeardownError::Share(error) => error.facts(),
+            TeardownError::File(error) => error.facts(),
+            TeardownError::Store(error) => error.facts(),
+            TeardownError::Lease(error) => error.facts(),
             // As an instance in use.
-            TeardownError::Stands { .. } => Cause::User,
-            TeardownError::NoGpu { .. } => Cause::Hardware,
-            TeardownError::Caps(error) => error.cause(),
-            TeardownError::Mode(error) => error.cause(),
-            TeardownError::Share(error) => error.cause(),
-            TeardownError::File(error) => error.cause(),
-            TeardownError::Store(error) => error.cause(),
-            TeardownError::Lease(error) => error.cause(),
+            TeardownError::Stands { .. } => Facts::passes(Cause::User),
+            TeardownError::NoGpu { .. } => Facts::lasts(Cause::Hardware),
         }
     }
 }

@@ -7,9 +7,8 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::{self, Lease, LeaseError, LeaseState};
 
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_nvml::ErrorClass;
 
-use crate::fault::{Cause, Caused, class_of_file};
+use crate::fault::{Cause, Caused, Facts};
 use crate::state::line::GpuLock;
 use crate::state::private;
 
@@ -65,26 +64,18 @@ impl StoreError {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         format!("`gpufrac lease drop {name}`, which looks whether the job is over and asks")
     }
-
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            StoreError::File(error) => class_of_file(error),
-            // The node has no fault: an older build runs on it for a while.
-            StoreError::Lease { source, .. } if source.is_of_newer_build() => ErrorClass::Transient,
-            StoreError::Absent { .. } | StoreError::Lease { .. } | StoreError::WrongJob { .. } => {
-                ErrorClass::Broken
-            }
-        }
-    }
 }
 
 impl Caused for StoreError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            StoreError::File(error) => error.cause(),
-            StoreError::Lease { source, .. } => source.cause(),
-            StoreError::Absent { .. } | StoreError::WrongJob { .. } => Cause::Root,
+            StoreError::File(error) => error.facts(),
+            // The node has no fault: an older build runs on it for a while.
+            StoreError::Lease { source, .. } if source.is_of_newer_build() => {
+                Facts::passes(Cause::Root)
+            }
+            StoreError::Lease { source, .. } => source.facts(),
+            StoreError::Absent { .. } | StoreError::WrongJob { .. } => Facts::lasts(Cause::Root),
         }
     }
 }

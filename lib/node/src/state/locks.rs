@@ -14,10 +14,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_host::shortage::is_shortage;
-use gpufrac_nvml::ErrorClass;
 
-use crate::fault::{Cause, Caused, class_of_file, of_system_call};
+use crate::fault::{Cause, Caused, Facts, of_system_call};
 
 /// The mode of `<run>/locks`: only for root.
 pub const FOLDER_MODE: u32 = 0o700;
@@ -58,27 +56,13 @@ pub enum LockError {
     },
 }
 
-impl LockError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            LockError::File(error) => class_of_file(error),
-            LockError::Flock { source, .. } if is_shortage(&(*source).into()) => {
-                ErrorClass::Transient
-            }
-            LockError::Flock { .. } => ErrorClass::Broken,
-            LockError::Timeout { .. } => ErrorClass::Transient,
-        }
-    }
-}
-
 impl Caused for LockError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            LockError::File(error) => error.cause(),
+            LockError::File(error) => error.facts(),
             LockError::Flock { source, .. } => of_system_call(&(*source).into()),
             // Jobs of other users start and end under the same lock.
-            LockError::Timeout { .. } => Cause::User,
+            LockError::Timeout { .. } => Facts::passes(Cause::User),
         }
     }
 }

@@ -13,10 +13,8 @@ use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
 use gpufrac_host::files::{DeviceNumber, DeviceRule, FileError, RootDir};
-use gpufrac_host::shortage::is_shortage;
-use gpufrac_nvml::ErrorClass;
 
-use crate::fault::{Cause, Caused, class_of_file, of_system_call};
+use crate::fault::{Cause, Caused, Facts, of_system_call};
 use crate::gpu::capability_files::{CapMinor, Opens};
 
 /// The name of the file in the run folder.
@@ -54,27 +52,13 @@ pub enum RecordError {
     BootId(std::io::Error),
 }
 
-impl RecordError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            RecordError::File(error) => class_of_file(error),
-            RecordError::BootId(error) if is_shortage(error) => ErrorClass::Transient,
-            RecordError::BootId(_)
-            | RecordError::Absent { .. }
-            | RecordError::Text { .. }
-            | RecordError::Stale { .. } => ErrorClass::Broken,
-        }
-    }
-}
-
 impl Caused for RecordError {
-    fn cause(&self) -> Cause {
+    fn facts(&self) -> Facts {
         match self {
-            RecordError::File(error) => error.cause(),
+            RecordError::File(error) => error.facts(),
             RecordError::BootId(error) => of_system_call(error),
             RecordError::Absent { .. } | RecordError::Text { .. } | RecordError::Stale { .. } => {
-                Cause::Root
+                Facts::lasts(Cause::Root)
             }
         }
     }

@@ -11,7 +11,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::pools_sum::PoolsSum;
 use gpufrac_core::request::RequestError;
 
-use crate::fault::{Cause, Caused, class_of_file};
+use crate::fault::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
 use crate::gpu::mig_mode::{self, GpuUser, SwitchError};
@@ -95,11 +95,9 @@ fn difference(pools: Option<(PoolsSum, PoolsSum)>) -> String {
 #[derive(Debug, thiserror::Error)]
 pub enum CarveError {
     /// The node's gpufrac.toml is missing or has a mistake, and no good copy exists. Jobs are held.
-    /// Cure: Correct the file, run `gpufrac node-setup`, then release the jobs.
     #[error("the node has no configuration: {0}")]
     Config(NodeError),
     /// slurm.conf gives the node gpufrac or shard, and gpufrac.toml does not name the node.
-    /// Cure: Add the node to `nodes` of its pool, or remove the GRES from slurm.conf.
     #[error("Slurm counts gpufrac on {node}, but gpufrac.toml of that node has no pool there")]
     NoPool { node: String },
     /// plugstack.conf of the node does not load the SPANK plugin. Without it the job would see all GPUs, so it is held.
@@ -295,11 +293,9 @@ pub enum CarveError {
         found: String,
     },
     /// MIG was switched off, and gpufrac asks no more of the GPU before it is on.
-    /// Cure: Run `gpufrac node-setup`; it switches MIG on or says how.
     #[error("{gpu} is not in MIG mode ({mode:?})")]
     MigOff { gpu: String, mode: MigMode },
     /// The pool names another GPU model than the driver.
-    /// Cure: Set `gpu` of the pool to this model; then release the job.
     #[error("{gpu} ({model}) does not match pool `{pool}`: {}", differences.join("; "))]
     Geometry {
         gpu: String,
@@ -348,7 +344,6 @@ pub enum CarveError {
     },
     // No position is free, because of an instance without a lease. Without a drain, jobs would return here for ever.
     /// Instances that gpufrac did not make take the place.
-    /// Cure: `gpufrac clean` on the node.
     #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
     NotOurs {
         /// The menu entry's profile.
@@ -361,7 +356,6 @@ pub enum CarveError {
         standing: String,
     },
     /// MIG is on, and the pool's mechanism needs it off.
-    /// Cure: `nvidia-smi -i N -mig 0`, or change the mechanism.
     #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
     MigOn {
         gpu: String,
@@ -431,137 +425,211 @@ fn numbers(devices: &[DeviceIndex]) -> Vec<u32> {
     devices.iter().map(|device| device.0).collect()
 }
 
-impl CarveError {
-    /// The reaction to the error. No error that a user can cause drains a node.
-    pub fn reaction(&self) -> Reaction {
-        match (self.usual_reaction(), self.cause()) {
-            (Reaction::Drain, Cause::User) => Reaction::Wait,
-            (reaction, _) => reaction,
+/// What follows from an error, for its job and for the node.
+#[derive(Clone, Copy)]
+struct Verdict {
+    reaction: Reaction,
+    cause: Cause,
+    fault: Option<Fault>,
+    /// Whether another node may serve the job.
+    leaves_node: bool,
+    /// Whether the cause is only what the driver or a lock says, which do not know users.
+    by_driver: bool,
+    cure: Option<&'static str>,
+}
+
+impl Verdict {
+    fn new(reaction: Reaction, cause: Cause) -> Verdict {
+        Verdict {
+            reaction,
+            cause,
+            fault: None,
+            leaves_node: reaction == Reaction::Wait,
+            by_driver: false,
+            cure: None,
         }
     }
 
-    fn usual_reaction(&self) -> Reaction {
-        let by = |severity| match severity {
+    fn of(error: &impl Caused) -> Verdict {
+        let facts = error.facts();
+        let reaction = match facts.class {
             ErrorClass::Transient => Reaction::Wait,
             ErrorClass::Broken => Reaction::Drain,
         };
+        Verdict {
+            cure: facts.cure,
+            ..Verdict::new(reaction, facts.cause)
+        }
+    }
+
+    fn loses(self, fault: Fault) -> Verdict {
+        Verdict {
+            fault: Some(fault),
+            ..self
+        }
+    }
+
+    fn elsewhere(self) -> Verdict {
+        Verdict {
+            leaves_node: true,
+            ..self
+        }
+    }
+
+    fn by_driver(self) -> Verdict {
+        Verdict {
+            by_driver: true,
+            ..self
+        }
+    }
+
+    fn cure(self, cure: &'static str) -> Verdict {
+        Verdict {
+            cure: Some(cure),
+            ..self
+        }
+    }
+}
+
+impl CarveError {
+    /// The table of reactions, causes and cures. No error that a user can cause drains a node.
+    fn verdict(&self) -> Verdict {
+        use Cause::{Hardware, Root, User};
+        use Fault::{Device, Node};
+        use Reaction::{Drain, Hold, Refuse, Wait};
+        let new = Verdict::new;
         match self {
-            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => by(error.class()),
-            CarveError::Old(error) => by(error.class()),
-            CarveError::Release(error) => by(error.class()),
-            CarveError::Unfinished { error, .. } => error.reaction(),
-            CarveError::Mode(error) => by(error.class()),
-            CarveError::Switch(error) => by(error.class()),
-            CarveError::Share(error) => by(error.class()),
-            CarveError::Record(error) => by(error.class()),
-            CarveError::Store(error) => by(error.class()),
-            CarveError::File(error) => by(class_of_file(error)),
-            CarveError::Lock(error) => by(error.class()),
-            CarveError::Caps(error) => by(error.class()),
-            CarveError::NoPlace { .. }
-            | CarveError::NotIdle { .. }
-            | CarveError::NoRoom { .. }
-            | CarveError::Held { .. }
-            | CarveError::Stranger { .. }
-            | CarveError::Uncounted { .. }
-            | CarveError::Earlier { .. } => Reaction::Wait,
+            CarveError::Config(_) => new(Hold, Root).cure(
+                "correct the file (`gpufrac check --file-only`), run `gpufrac node-setup`, then release the job",
+            ),
+            CarveError::NoPool { .. } => new(Hold, Root).loses(Node).elsewhere().cure(
+                "add the node to `nodes` of its pool in gpufrac.toml, or take gpufrac and shard out of its Gres= in slurm.conf; then release the job",
+            ),
+            CarveError::NoSpank(_) => new(Hold, Root).elsewhere().cure("then release the job"),
+            CarveError::OtherPools(_) => new(Hold, Root).elsewhere(),
             // The file was changed since node-setup.
-            CarveError::Config(_)
-            | CarveError::ConfigChanged { .. }
-            | CarveError::Geometry { .. }
-            | CarveError::NoPool { .. }
-            | CarveError::NoSpank(_)
-            | CarveError::OtherPools(_)
-            | CarveError::Rule { .. }
+            CarveError::ConfigChanged { .. } => new(Hold, Root).loses(Node).elsewhere().cure(
+                "correct gpufrac.toml, or drain the node and run `gpufrac node-setup` again; then release the job",
+            ),
+            CarveError::Geometry { .. } => new(Hold, Root).loses(Device).elsewhere().cure(
+                "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
+            ),
+            CarveError::UnknownDevice { .. } => new(Hold, User)
+                .elsewhere()
+                .cure("gres.conf and gpufrac.toml do not agree: compare with `gpufrac conf`"),
+            // The allocation does not differ from node to node.
+            CarveError::Rule { .. }
             | CarveError::Login { .. }
             | CarveError::Ambiguous { .. }
             | CarveError::Allocated { .. }
-            | CarveError::NodeAndTask { .. }
-            | CarveError::UnknownDevice { .. } => Reaction::Hold,
+            | CarveError::NodeAndTask { .. } => new(Hold, User),
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }
             | CarveError::NoDevice
             | CarveError::Mechanism { .. }
             | CarveError::NoSize { .. }
-            | CarveError::TooSmall { .. } => Reaction::Refuse,
-            CarveError::Lease(_)
-            | CarveError::Foreign(_)
-            | CarveError::NotOurs { .. }
-            | CarveError::OtherGpu { .. }
-            | CarveError::MigOff { .. }
-            | CarveError::MigOn { .. }
-            | CarveError::NoProfile(_) => Reaction::Drain,
+            | CarveError::TooSmall { .. } => new(Refuse, User),
+            CarveError::Record(error) => Verdict::of(error).loses(Node),
+            CarveError::Store(error) => Verdict::of(error).loses(Node),
+            CarveError::File(error) => Verdict::of(error).loses(Node),
+            // The queue moves.
+            CarveError::Lock(error @ LockError::Timeout { still, .. }) if *still < LOCK_PATIENCE => {
+                Verdict::of(error).by_driver()
+            }
+            CarveError::Lock(error @ LockError::Timeout { .. }) => {
+                Verdict::of(error).loses(Device).by_driver()
+            }
+            CarveError::Lock(error) => Verdict::of(error).loses(Node).by_driver(),
+            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => {
+                let fault = match self {
+                    CarveError::Nvml(NvmlError::Start { .. } | NvmlError::Missing { .. }) => Node,
+                    _ => Device,
+                };
+                Verdict {
+                    cure: error.hint(),
+                    ..Verdict::of(error).loses(fault).by_driver()
+                }
+            }
+            CarveError::Lease(error) => Verdict::of(error),
+            CarveError::Caps(error) => Verdict::of(error).loses(Device),
+            CarveError::Old(error) => Verdict::of(error).loses(Device).by_driver(),
+            CarveError::Release(error) => Verdict::of(error).loses(Device).by_driver(),
+            CarveError::Mode(error @ ModeError::Nvml(_)) => {
+                Verdict::of(error).loses(Device).by_driver()
+            }
+            CarveError::Mode(error) => Verdict::of(error).loses(Device),
+            // A job on the GPU is ending.
+            CarveError::Switch(error @ SwitchError::Leased { .. }) => Verdict::of(error).by_driver(),
+            CarveError::Switch(error) => Verdict::of(error).loses(Device).by_driver(),
+            CarveError::Share(
+                error @ ShareError::Mps(MpsError::Start { .. } | MpsError::Run { .. }),
+            ) => Verdict::of(error).loses(Device).cure(
+                "install the driver's nvidia-cuda-mps-control (a multi-user server needs driver 555 or later; older ones can do tenancy \"private\"), or set mps_control in [paths]",
+            ),
+            CarveError::Share(error) => Verdict::of(error).loses(Device),
+            // Parts that were made stay for a later run in any case.
+            CarveError::Unfinished { error, .. } => {
+                let verdict = error.verdict();
+                Verdict {
+                    leaves_node: verdict.reaction == Wait,
+                    by_driver: false,
+                    ..verdict
+                }
+            }
+            CarveError::NoPlace { .. } | CarveError::NoRoom { .. } => new(Wait, User),
+            CarveError::Held { .. } | CarveError::Stranger { .. } => new(Wait, User).loses(Device),
+            CarveError::Earlier { .. } => new(Wait, Root).loses(Device),
+            CarveError::NotIdle { .. } => new(Wait, Root)
+                .loses(Device)
+                .by_driver()
+                .cure("end the process, or keep it from the GPUs of pools with MIG"),
+            // Slurm is silent, and not the node at fault.
+            CarveError::Uncounted { .. } => Verdict {
+                leaves_node: false,
+                ..new(Wait, User)
+            },
+            CarveError::Foreign(_) => new(Drain, Root).cure(
+                "rebuild gpufrac for the series of this Slurm with `cargo xtask dist --slurm-include FOLDER`; where Slurm is not in the system's folders, let ldconfig know its libslurm",
+            ),
+            CarveError::NotOurs { .. } => new(Drain, Root).cure(
+                "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
+            ),
+            CarveError::OtherGpu { .. } => {
+                new(Drain, Hardware).cure("drain the node and run `gpufrac node-setup` again")
+            }
+            CarveError::MigOff { .. } => {
+                new(Drain, Root).cure("`gpufrac node-setup` switches MIG on, or says how")
+            }
+            CarveError::MigOn { .. } => new(Drain, Root).cure(
+                "switch MIG off with `nvidia-smi -i N -mig 0`, or give the pool mechanism mig or mig+mps",
+            ),
+            CarveError::NoProfile(_) => new(Drain, Root),
         }
+    }
+
+    pub fn reaction(&self) -> Reaction {
+        self.verdict().reaction
+    }
+
+    pub fn cause(&self) -> Cause {
+        self.verdict().cause
     }
 
     /// What of the node cannot be used while the error lasts. None for errors of the job, and for those that another
     /// place causes, which is counted by itself: a slice that cannot be removed, a slow predecessor.
     pub fn fault(&self) -> Option<Fault> {
-        match self {
-            CarveError::ConfigChanged { .. }
-            | CarveError::NoPool { .. }
-            | CarveError::Record(_)
-            | CarveError::Store(_)
-            | CarveError::File(_)
-            | CarveError::Lock(LockError::File(_) | LockError::Flock { .. })
-            | CarveError::Nvml(NvmlError::Start { .. } | NvmlError::Missing { .. }) => {
-                Some(Fault::Node)
-            }
-            // The queue moves.
-            CarveError::Lock(LockError::Timeout { still, .. }) if *still < LOCK_PATIENCE => None,
-            // A job on the GPU is ending.
-            CarveError::Switch(SwitchError::Leased { .. }) => None,
-            CarveError::Lock(_)
-            | CarveError::Nvml(_)
-            | CarveError::NotMade { .. }
-            | CarveError::Geometry { .. }
-            | CarveError::Caps(_)
-            | CarveError::Old(_)
-            | CarveError::Release(_)
-            | CarveError::Mode(_)
-            | CarveError::Switch(_)
-            | CarveError::NotIdle { .. }
-            | CarveError::Share(_)
-            | CarveError::Held { .. }
-            | CarveError::Stranger { .. }
-            | CarveError::Earlier { .. } => Some(Fault::Device),
-            CarveError::Unfinished { error, .. } => error.fault(),
-            _ => None,
-        }
+        self.verdict().fault
     }
 
     /// Whether a user is known to be the cause. An instance in use is decided by who holds it.
     pub fn is_users(&self) -> bool {
-        let by_driver = matches!(
-            self,
-            CarveError::Nvml(_)
-                | CarveError::NotMade { .. }
-                | CarveError::Mode(ModeError::Nvml(_))
-                | CarveError::Switch(_)
-                | CarveError::NotIdle { .. }
-                | CarveError::Old(_)
-                | CarveError::Release(_)
-                | CarveError::Lock(_)
-        );
-        !by_driver && self.cause() == Cause::User
+        let verdict = self.verdict();
+        !verdict.by_driver && verdict.cause == Cause::User
     }
 
     /// Whether another node may serve the job. Files differ from node to node, and the allocation of a job does not.
     pub fn leaves_node(&self) -> bool {
-        match self.reaction() {
-            // Slurm is silent, and not the node at fault.
-            Reaction::Wait => !matches!(self, CarveError::Uncounted { .. }),
-            Reaction::Hold => matches!(
-                self,
-                CarveError::ConfigChanged { .. }
-                    | CarveError::Geometry { .. }
-                    | CarveError::NoPool { .. }
-                    | CarveError::NoSpank(_)
-                    | CarveError::OtherPools(_)
-                    | CarveError::UnknownDevice { .. }
-            ),
-            Reaction::Refuse | Reaction::Drain => false,
-        }
+        self.verdict().leaves_node
     }
 
     /// The place to avoid in a further attempt.
@@ -574,101 +642,7 @@ impl CarveError {
 
     /// The cure for an admin.
     pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            CarveError::Foreign(_) => Some(
-                "rebuild gpufrac for the series of this Slurm with `cargo xtask dist --slurm-include FOLDER`; where Slurm is not in the system's folders, let ldconfig know its libslurm",
-            ),
-            CarveError::NoPool { .. } => Some(
-                "add the node to `nodes` of its pool in gpufrac.toml, or take gpufrac and shard out of its Gres= in slurm.conf; then release the job",
-            ),
-            CarveError::Config(_) => Some(
-                "correct the file (`gpufrac check --file-only`), run `gpufrac node-setup`, then release the job",
-            ),
-            CarveError::NoSpank(_) => Some("then release the job"),
-            CarveError::UnknownDevice { .. } => {
-                Some("gres.conf and gpufrac.toml do not agree: compare with `gpufrac conf`")
-            }
-            CarveError::ConfigChanged { .. } => Some(
-                "correct gpufrac.toml, or drain the node and run `gpufrac node-setup` again; then release the job",
-            ),
-            CarveError::OtherGpu { .. } => {
-                Some("drain the node and run `gpufrac node-setup` again")
-            }
-            CarveError::MigOn { .. } => Some(
-                "switch MIG off with `nvidia-smi -i N -mig 0`, or give the pool mechanism mig or mig+mps",
-            ),
-            CarveError::Share(ShareError::Mps(MpsError::Start { .. } | MpsError::Run { .. })) => {
-                Some(
-                    "install the driver's nvidia-cuda-mps-control (a multi-user server needs driver 555 or later; older ones can do tenancy \"private\"), or set mps_control in [paths]",
-                )
-            }
-            CarveError::NotOurs { .. } => Some(
-                "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
-            ),
-            CarveError::Switch(error) => error.hint(),
-            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => error.hint(),
-            CarveError::Unfinished { error, .. } => error.hint(),
-            CarveError::NotIdle { .. } => {
-                Some("end the process, or keep it from the GPUs of pools with MIG")
-            }
-            CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
-            CarveError::Geometry { .. } => Some(
-                "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
-            ),
-            _ => None,
-        }
-    }
-}
-
-impl Caused for CarveError {
-    fn cause(&self) -> Cause {
-        match self {
-            CarveError::Record(error) => error.cause(),
-            CarveError::Store(error) => error.cause(),
-            CarveError::File(error) => error.cause(),
-            CarveError::Lock(error) => error.cause(),
-            CarveError::Nvml(error) | CarveError::NotMade { error, .. } => error.cause(),
-            CarveError::Lease(error) => error.cause(),
-            CarveError::Caps(error) => error.cause(),
-            CarveError::Old(error) => error.cause(),
-            CarveError::Release(error) => error.cause(),
-            // Parts that were made stay for a later run in any case.
-            CarveError::Unfinished { error, .. } => error.cause(),
-            CarveError::Mode(error) => error.cause(),
-            CarveError::Switch(error) => error.cause(),
-            CarveError::Share(error) => error.cause(),
-            CarveError::Entry(_)
-            | CarveError::SeveralDevices { .. }
-            | CarveError::NoDevice
-            | CarveError::UnknownDevice { .. }
-            | CarveError::Mechanism { .. }
-            | CarveError::Rule { .. }
-            | CarveError::Login { .. }
-            | CarveError::Ambiguous { .. }
-            | CarveError::Allocated { .. }
-            | CarveError::Uncounted { .. }
-            | CarveError::NodeAndTask { .. }
-            | CarveError::NoSize { .. }
-            | CarveError::TooSmall { .. }
-            | CarveError::NoPlace { .. }
-            | CarveError::NoRoom { .. }
-            | CarveError::Held { .. }
-            | CarveError::Stranger { .. } => Cause::User,
-            CarveError::Config(_)
-            | CarveError::NoPool { .. }
-            | CarveError::NoSpank(_)
-            | CarveError::OtherPools(_)
-            | CarveError::Foreign(_)
-            | CarveError::ConfigChanged { .. }
-            | CarveError::NotOurs { .. }
-            | CarveError::NotIdle { .. }
-            | CarveError::MigOff { .. }
-            | CarveError::MigOn { .. }
-            | CarveError::Geometry { .. }
-            | CarveError::Earlier { .. }
-            | CarveError::NoProfile(_) => Cause::Root,
-            CarveError::OtherGpu { .. } => Cause::Hardware,
-        }
+        self.verdict().cure
     }
 }
 
