@@ -154,6 +154,8 @@ fn check_prints_every_mistake_with_file_line_and_key() {
     }
 }
 
+/// Promise (admins): `gpufrac check` shows the menus, and compares the machine.
+/// With `check_compares_the_machine_before_and_after_node_setup`.
 #[test]
 fn check_shows_the_menus() {
     let said = World::new(true).run(&["check", "--file-only"]);
@@ -204,6 +206,7 @@ fn check_compares_the_machine_before_and_after_node_setup() {
     assert!(other.err.contains("pool `h100`"), "{}", other.err);
 }
 
+/// Promise (admins): `gpufrac status` draws the instances and their jobs.
 #[test]
 fn status_draws_the_instances_of_each_gpu() {
     test_seed::needs_root();
@@ -229,6 +232,8 @@ fn status_draws_the_instances_of_each_gpu() {
     assert!(elsewhere.err.contains("hint: run it there"));
 }
 
+/// Promise (admins): `gpufrac conf` prints the lines.
+/// With `eight_gpus_are_sixteen_halves`.
 #[test]
 fn conf_prints_the_lines_of_several_nodes_at_once() {
     let world = World::new(true);
@@ -299,6 +304,8 @@ fn conf_prints_the_name_by_which_slurm_counts() {
     }
 }
 
+/// Promise (admins): `gpufrac conf --json` keeps its form, and the form for Open OnDemand offers its sizes.
+/// With `the_form_offers_what_each_partition_gives`.
 #[test]
 fn conf_gives_the_sizes_of_each_partition_to_programs() {
     let world = World::new(true);
@@ -345,6 +352,9 @@ fn conf_gives_the_sizes_of_each_partition_to_programs() {
     assert_eq!(world.run(&["conf", "--json", "--diff"]).code, Some(2));
 }
 
+/// Promise (users): `gpufrac plan` proposes a gpufrac.toml that `gpufrac check --file-only` takes, and names lines that
+/// it cannot read.
+/// With `every_candidate_has_a_configuration_with_lines_for_slurm`.
 #[test]
 fn plan_proposes_a_file_that_check_takes_and_says_what_it_left_out() {
     let world = World::new(true);
@@ -452,6 +462,10 @@ fn a_wrong_command_line_is_usage() {
     assert!(absent.err.contains("hint: name the file"));
 }
 
+/// Promise (admins): MIG instances that no lease names are named, and destroyed by `gpufrac clean` alone: asked,
+/// nothing on them, and no job that may have them; a job that has no place for them drains its node.
+/// With `an_instance_that_a_program_uses_is_not_destroyed`, `a_job_whose_place_a_foreign_instance_has_drains_the_node`,
+/// `unleased_instances_are_shown_and_destroyed_and_those_of_jobs_stay`.
 #[test]
 fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
     test_seed::needs_root();
@@ -554,6 +568,8 @@ fn an_instance_that_a_program_uses_is_not_destroyed() {
     );
 }
 
+/// Promise (admins): a lease that cannot be read is named with its cure, and dropped when its job is over.
+/// With `only_a_lease_that_cannot_be_read_is_dropped_without_a_lock`.
 #[test]
 fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
     test_seed::needs_root();
@@ -610,6 +626,11 @@ fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
     }
 }
 
+/// Promise (admins): a GPU that is gone keeps its halves, and node-setup says so; MIG that waited for a busy GPU is
+/// switched on when it is idle, by the next job or by node-setup, never while a job has a slice of the GPU.
+/// With `mig_that_waited_for_a_busy_gpu_is_switched_on_when_it_is_idle`,
+/// `mig_that_was_pending_at_node_setup_comes_with_the_next_job`,
+/// `mig_that_was_switched_off_comes_back_while_nobody_has_the_gpu`, `a_gpu_that_needs_a_reset_is_an_admins`.
 #[test]
 fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
     test_seed::needs_root();
@@ -638,6 +659,7 @@ fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
     );
 }
 
+/// Promise (admins): a mistake in gpufrac.toml does not keep a node from coming back after a reboot.
 #[test]
 fn a_mistake_in_the_file_does_not_keep_a_node_from_coming_back() {
     test_seed::needs_root();
@@ -691,6 +713,8 @@ fn mig_that_waited_for_a_busy_gpu_is_switched_on_when_it_is_idle() {
     assert!(world.sim.node().unwrap().gpus[0].mig);
 }
 
+/// Promise (admins): `gpufrac check` ends with 0, 1 or 2; `--json`, `--quiet`.
+/// With `running_and_written_settings_are_told_apart`.
 #[test]
 fn check_tells_monitoring_by_its_status_and_as_json() {
     test_seed::needs_root();
@@ -740,6 +764,7 @@ fn check_tells_monitoring_by_its_status_and_as_json() {
     );
 }
 
+/// Promise (admins): a command on the wrong host says on which host it works.
 #[test]
 fn a_command_on_the_wrong_host_names_the_right_one() {
     let world = World::new(true);
@@ -773,6 +798,8 @@ fn a_command_on_the_wrong_host_names_the_right_one() {
     );
 }
 
+/// Promise (admins): `gpufrac doctor` collects what is known of a job.
+/// With `unleased_instances_are_shown_and_destroyed_and_those_of_jobs_stay`.
 #[test]
 fn doctor_collects_what_is_known_of_a_job() {
     test_seed::needs_root();
@@ -805,7 +832,9 @@ fn doctor_collects_what_is_known_of_a_job() {
     assert_eq!(world.run(&["doctor", "x"]).code, Some(1));
 }
 
-/// `Command::output` would replace the pipes of the test.
+/// Promise (admins): a reader of stdout that goes away ends no command in the middle, and a full disk behind stdout is
+/// reported.
+// `Command::output` would replace the pipes of the test.
 #[test]
 fn a_closed_pipe_is_no_error_and_a_full_disk_is_reported() {
     let world = World::new(true);
@@ -857,6 +886,9 @@ fn exporter(metric: &str) -> String {
     url
 }
 
+/// Promise (admins): `gpufrac check` names what the reaper needs and the node lacks, and two files of gpufrac that
+/// differ.
+/// With `two_files_of_gpufrac_that_differ_are_named`.
 #[test]
 fn check_names_what_the_daemon_of_a_node_needs() {
     test_seed::needs_root();

@@ -28,6 +28,9 @@ fn run(hook: &str, others: &str, answers: &[(&str, &str)]) -> (Vec<String>, Opti
     (calls.lines().map(str::to_owned).collect(), status.code())
 }
 
+/// Promise (reaper): the hooks of contrib leave no pause of DCGM behind, and reset no GPU that has another lease.
+/// With `each_unit_of_monitoring_is_restarted_whatever_the_others_do`,
+/// `a_gpu_is_reset_only_without_another_lease_and_keeps_its_modes`.
 #[test]
 fn a_pause_of_profiling_has_its_end_before_it_begins() {
     let active = [("systemctl", ""), ("systemd-run", ""), ("dcgmi", "")];

@@ -120,6 +120,8 @@ impl World {
     }
 }
 
+/// Promise (admins): a new gpufrac.toml of `gpufrac init` counts fractions by a name that other tools do not take for
+/// GPUs.
 #[test]
 fn a_proposal_is_printed_as_a_diff_and_nothing_is_written() {
     let world = World::new(&["H100-80", "H100-80"]);
@@ -160,6 +162,13 @@ fn a_proposal_is_printed_as_a_diff_and_nothing_is_written() {
     );
 }
 
+/// Promise (admins): `gpufrac init` proposes a diff that gives files which `gpufrac check` takes, writes only when told
+/// to, keeps copies, owner and mode, leaves lines of others, and finds nothing the second time.
+/// With `a_proposal_is_printed_as_a_diff_and_nothing_is_written`,
+/// `gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about`,
+/// `a_site_of_whole_gpus_gets_all_lines_and_keeps_its_own`, `one_node_of_a_line_gets_a_line_of_its_own`,
+/// `a_second_run_changes_nothing_after_any_mistake`, `a_copy_is_kept_and_owner_mode_and_links_stay`,
+/// `a_file_that_changed_meanwhile_or_came_meanwhile_stays`.
 #[test]
 fn the_diff_is_written_with_a_copy_and_a_second_run_proposes_nothing() {
     let world = World::new(&["H100-80", "H100-80"]);
@@ -322,6 +331,9 @@ fn a_mistake_or_a_missing_line_ends_it_before_anything_is_proposed() {
     assert_eq!(world.names(), ["gpufrac.toml", "gres.conf", "slurm.conf"]);
 }
 
+/// Promise (admins): `gpufrac conf --diff` shows what Slurm's files and slurmctld have otherwise, and the steps in
+/// order.
+/// With `settings_of_the_running_slurmctld_are_compared_separately`.
 #[test]
 fn conf_shows_how_files_differ_and_in_which_order_they_change() {
     let world = World::new(&["H100-80", "H100-80"]);

@@ -133,6 +133,12 @@ fn told(document: &Document, question: &str) -> Option<Outcome> {
     Some(found.outcome.clone())
 }
 
+/// Promise (admins): `gpufrac prove` says of each answer of the driver that differs which one and how, puts back what
+/// it changed, also after a signal, a kill or an answer that it does not understand, and touches no instance of others;
+/// its files name no user, host or device.
+/// With `each_falsified_answer_is_named`, `mig_mode_is_switched_on_and_off_again_where_that_is_asked_for`,
+/// `a_gpu_without_mig_is_measured_as_far_as_it_goes`, `a_signal_ends_a_run_and_nothing_is_left`,
+/// `the_next_run_removes_what_a_killed_one_left_and_nothing_else`, `a_node_with_jobs_or_leases_is_refused`.
 #[test]
 fn a_driver_as_assumed_agrees_on_five_models() {
     test_seed::needs_root();
@@ -533,6 +539,8 @@ fn a_node_with_jobs_or_leases_is_refused() {
     world.is_clean();
 }
 
+/// Promise (admins): the simulator plays the file of `gpufrac prove`.
+/// With `the_shipped_recording_is_called_made_up_and_can_be_played`.
 #[test]
 fn the_simulator_plays_a_recorded_driver() {
     test_seed::needs_root();

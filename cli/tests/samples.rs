@@ -23,6 +23,8 @@ fn gpufrac(args: &[&str]) -> String {
     text(&output.stdout)
 }
 
+/// Promise (admins): the samples in etc/ are right.
+/// With `the_samples_of_slurms_files_belong_to_it`.
 #[test]
 fn the_sample_configuration_is_accepted() {
     assert!(gpufrac(&["check", "--file-only"]).ends_with("gpufrac.toml: ok\n"));

@@ -343,6 +343,8 @@ impl World {
     }
 }
 
+/// Promise (admins): GPUs without a pool get a Type and a share, which Slurm needs beside gpufrac's.
+/// With `the_share_of_a_gpu_names_its_file`.
 #[test]
 fn init_reads_the_forms_of_real_sites() {
     for case in CASES {
@@ -371,7 +373,10 @@ fn init_reads_the_forms_of_real_sites() {
     }
 }
 
-/// Facts that do not agree, and a site where nothing tells.
+/// Promise (admins): `gpufrac init` reads sites as they are: GPUs without a Type, instances of the site, shards, mps,
+/// node sets, AutoDetect; GPUs without a pool stay; it asks where the number of GPUs is not certain.
+/// With `init_reads_the_forms_of_real_sites`, `gpus_of_an_unknown_model_are_in_no_pool_unless_their_model_is_told`.
+// Facts that do not agree, and a site where nothing tells.
 #[test]
 fn init_asks_where_the_number_of_gpus_is_not_certain() {
     let mut case = Case {

@@ -72,6 +72,7 @@ const COMMANDS: [(&str, &[&str]); 17] = [
     ("why", &["why", "12", "--node", "gn0001"]),
 ];
 
+/// Promise (admins): the output of each command changes only on purpose.
 #[test]
 fn each_command_prints_what_its_snapshot_has() {
     let world = world();

@@ -177,6 +177,9 @@ fn holds_the_schema(value: &Value) {
     }
 }
 
+/// Promise (admins): `gpufrac status --json` holds docs/user/status.schema.json.
+/// With `the_cluster_is_shown_by_the_files_of_its_nodes`,
+/// `on_a_login_node_a_user_sees_own_jobs_what_could_start_and_what_to_type`.
 #[test]
 fn the_schema_refuses_what_it_does_not_describe() {
     let good = json!({"version": 1, "at": 1, "nodes": [], "free": []});
@@ -192,6 +195,11 @@ fn the_schema_refuses_what_it_does_not_describe() {
     assert!(fits(&later, strict).is_err(), "this build may not");
 }
 
+/// Promise (admins): `gpufrac status --cluster` shows all nodes by their files, and by Slurm's count where there is
+/// none.
+/// With `without_files_the_cluster_is_shown_by_slurms_count`,
+/// `a_cluster_is_shown_as_bars_with_room_waits_and_idle_slices`, `users_see_the_cluster_by_the_files_of_its_nodes`,
+/// `without_files_users_see_the_cluster_by_slurms_count`.
 #[test]
 fn the_cluster_is_shown_by_the_files_of_its_nodes() {
     let world = World::new(&fresh(10));
@@ -320,6 +328,8 @@ fn on_a_login_node_a_user_sees_own_jobs_what_could_start_and_what_to_type() {
     assert_eq!(report["own"].as_array().unwrap().len(), 2);
 }
 
+/// Promise (admins): where jobs wait, each form of `gpufrac status` names the size that a short job may have now.
+/// With `behind_jobs_that_wait_one_question_suffices`, `without_files_users_see_the_cluster_by_slurms_count`.
 #[test]
 fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones() {
     test_seed::needs_root();
@@ -354,7 +364,9 @@ fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones(
     assert!(report.get("waiting").is_none(), "that is for --cluster");
 }
 
-/// Many users repeat the command: each question is work for slurmctld.
+/// Promise (admins): a call of `gpufrac status` asks Slurm no more often than docs/user/status.md says.
+/// With `many_partitions_share_the_questions`, `of_many_partitions_those_with_the_largest_free_sizes_are_asked_about`.
+// Many users repeat the command: each question is work for slurmctld.
 #[test]
 fn status_asks_slurm_few_questions() {
     test_seed::needs_root();
@@ -413,8 +425,9 @@ fn another_node_is_shown_by_its_file() {
     assert_eq!(report["nodes"][0]["node"], "gn0002");
 }
 
-/// A second, with a margin for a debug build on a busy machine, where single runs take longer; `cargo xtask bench
-/// status` has the figure.
+/// Promise (admins): `gpufrac status --cluster` shows the files of 1,000 nodes within a second.
+// A second, with a margin for a debug build on a busy machine, where single runs take longer; `cargo xtask bench
+// status` has the figure.
 #[test]
 fn a_thousand_nodes_are_shown_within_a_second() {
     let world = World::new(&fresh(1000));
@@ -443,6 +456,8 @@ fn a_thousand_nodes_are_shown_within_a_second() {
     }
 }
 
+/// Promise (admins): a command ends quietly when its reader goes.
+/// With `a_closed_pipe_is_no_error_and_a_full_disk_is_reported`.
 #[test]
 fn a_reader_that_goes_ends_no_command_with_a_panic() {
     let world = World::new(&fresh(10));

@@ -307,6 +307,9 @@ fn kinds(site: &Site) -> Vec<String> {
     ]
 }
 
+/// Promise (admins): the pages of `gpufrac web` can be read on phones and desktops, on light and dark screens, and by
+/// keyboard; they load nothing.
+/// With `keys_alone_lead_through_the_pages`, `texts_and_bars_stand_out_on_light_and_dark_screens`.
 #[test]
 fn pages_are_readable_on_phones_and_desktops_light_and_dark() {
     let mut browser = test_seed::needed(Browser::start());
@@ -388,8 +391,9 @@ fn page_of_the_manual() -> String {
     files.find(|file| file.name == "index.html").unwrap().text
 }
 
-/// Fonts differ by machine, so the page is compared, and not its picture. `UPDATE_EXPECT=1` writes both; it needs
-/// Chromium.
+/// Promise (admins): the picture of the map in the manual is of the page that `gpufrac web` writes.
+// Fonts differ by machine, so the page is compared, and not its picture. `UPDATE_EXPECT=1` writes both; it needs
+// Chromium.
 #[test]
 fn the_picture_of_the_manual_is_of_this_page() {
     let page = page_of_the_manual();
@@ -432,6 +436,7 @@ fn keys_alone_lead_through_the_pages() {
     assert!(followed, "the link was not followed");
 }
 
+/// Promise (admins): `gpufrac web` shows waiting requests by size and the GPU-hours of seven days.
 #[test]
 fn the_map_has_waiting_requests_and_the_last_days() {
     let site = Site::new(&nodes(2, 8));
@@ -480,6 +485,9 @@ fn the_map_has_waiting_requests_and_the_last_days() {
     assert!(site.page("index.html").contains("Slurm gave no answer"));
 }
 
+/// Promise (admins): `gpufrac web --export` writes files whole, removes old pages, and leaves a folder with other files
+/// alone; the pages of 1,000 nodes are written within a minute.
+/// With `a_folder_with_other_files_is_left_alone`, `the_map_of_a_thousand_nodes_is_written_in_time`.
 #[test]
 fn old_pages_are_removed_and_each_export_adds_a_sample() {
     let mut all = nodes(3, 3);
@@ -531,6 +539,9 @@ fn old_pages_are_removed_and_each_export_adds_a_sample() {
     }
 }
 
+/// Promise (admins): texts of users are escaped in the pages of `gpufrac web`, and owners that Slurm hides are not in
+/// them.
+/// With `owners_that_slurm_hides_are_nowhere`.
 #[test]
 fn every_text_is_escaped_and_leads_nowhere_else() {
     let mut all = nodes(1, 4);

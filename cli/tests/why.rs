@@ -73,6 +73,9 @@ impl World {
     }
 }
 
+/// Promise (reaper): `gpufrac why` finds all records of a job, prints them, and draws the chart.
+/// With `the_chart_goes_to_a_file_or_to_stdout`, `an_unreadable_record_is_named_and_the_others_printed`,
+/// `everything_is_told`, `the_picture_names_everything`.
 #[test]
 fn a_job_is_told_from_wherever_its_records_are() {
     let world = World::new();

@@ -18,6 +18,8 @@ fn prolog(env: &[(&str, &str)]) -> (Option<i32>, String) {
     )
 }
 
+/// Promise (admins): a job without a GPU is left alone, before any file is read.
+/// With `a_job_without_a_gpu_is_left_alone`.
 #[test]
 fn a_job_without_gpus_ends_before_anything_is_read() {
     assert_eq!(prolog(&[]), (Some(0), String::new()));
@@ -38,6 +40,8 @@ fn a_fraction_without_configuration_is_a_broken_node() {
     assert_eq!(prolog(&[granted]), (Some(0), String::new()));
 }
 
+/// Promise (admins): exit codes of prolog and command.
+/// With `a_wrong_command_line_is_usage`.
 #[test]
 fn processes_that_slurmd_did_not_start_count_as_use() {
     let (code, text) = prolog(&[("SLURM_JOB_GPUS", "0"), ("SLURM_JOB_ID", "x")]);
@@ -45,6 +49,7 @@ fn processes_that_slurmd_did_not_start_count_as_use() {
     assert!(text.contains("SLURM_JOB_ID=x"));
 }
 
+/// Promise (admins): a mistake in the file drains no node for an ordinary GPU job.
 #[test]
 fn a_mistake_in_the_configuration_does_not_drain_for_an_ordinary_job() {
     let folder = std::env::temp_dir().join(format!("gpufrac-prolog-{}", std::process::id()));

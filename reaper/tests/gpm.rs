@@ -56,6 +56,8 @@ fn world() -> (tempfile::TempDir, Store, Node, Lease) {
     (keep, sim, node, lease)
 }
 
+/// Promise (reaper): counters of GPM that another program has are unknown activity, never idleness, and the daemon
+/// names DCGM's profiling.
 #[test]
 fn counters_that_another_program_has_are_unknown_activity_and_never_idleness() {
     let (_keep, sim, node, lease) = world();

@@ -222,6 +222,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
+/// Promise (reaper): a client of the metrics stops nobody.
 #[test]
 fn clients_that_say_nothing_or_never_read_stop_nobody() {
     let many = Snapshot {
@@ -324,6 +325,10 @@ fn rendered() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
+/// Promise (reaper): Prometheus reads the metrics, alerts fire, and each query of the two dashboards, of nodes and of
+/// the cluster, has an answer.
+/// With `alerts_fire_when_they_should`, `the_dashboards_ask_for_what_there_is`,
+/// `prometheus_answers_every_query_of_the_dashboards`, `grafanas_own_types_take_the_dashboards`.
 #[test]
 fn prometheus_reads_what_is_served() {
     let names = "a \"b\" \\ c\nd é";

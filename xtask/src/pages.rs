@@ -1,9 +1,10 @@
-//! `cargo xtask pages`: the tables of docs whose words stand in the source: messages.
+//! `cargo xtask pages`: the tables of docs whose words stand in the source: messages and promises.
 //!
-//! A table keeps the order of its rows. The command writes the words of each row, removes a row whose message is
-//! gone, and adds a new one behind that of the code before it.
+//! A table keeps the order of its rows. The command writes the words of each row, removes a row whose message or
+//! test is gone, and adds a new one behind that of the code before it.
 
 mod messages;
+mod promises;
 mod source;
 mod table;
 
@@ -71,8 +72,10 @@ fn stale() -> Result<Vec<Page>> {
     let mut pages = listed
         .map(|path| Page::read(path))
         .collect::<Result<Vec<Page>>>()?;
+    pages.push(Page::read(promises::PAGE)?);
     let before: Vec<String> = pages.iter().map(|page| page.text.clone()).collect();
-    let wrong = messages::update(&code, &mut pages)?;
+    let mut wrong = messages::update(&code, &mut pages)?;
+    wrong.extend(promises::update(&code, &mut pages));
     if !wrong.is_empty() {
         bail!(
             "making the pages failed: {} mistakes:\n{}",

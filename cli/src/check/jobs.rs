@@ -94,6 +94,8 @@ fn unleased(job: JobId) -> Finding {
 mod tests {
     use super::*;
 
+    /// Promise (admins): `gpufrac check` names jobs without a lease, and leases of jobs that have ended.
+    /// With `lost_nodes_are_named_and_come_back`, `mistakes_of_installation_are_named_and_lose_nothing`.
     #[test]
     fn only_jobs_that_have_begun_need_a_lease() {
         let job = |id: u32, state: &str, reason: &str| Job {

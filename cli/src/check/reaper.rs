@@ -148,6 +148,8 @@ mod tests {
         }
     }
 
+    /// Promise (admins): `gpufrac check` names a reaper that hangs, or was not restarted or reloaded.
+    /// With `the_checksum_of_a_configuration_covers_its_values_alone`.
     #[test]
     fn a_daemon_that_hangs_or_is_not_up_to_date_is_named() {
         let found = |view: &View, now: u64| of_running(view, "0123", now);

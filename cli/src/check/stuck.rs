@@ -190,6 +190,10 @@ mod tests {
         }
     }
 
+    /// Promise (admins): `gpufrac check` names a stuck place with its cause, its effect and its remedy, and hooks that
+    /// would not run.
+    /// With `the_effect_names_the_job_that_takes_the_units_or_the_drain`,
+    /// `only_places_that_go_on_failing_are_findings`, `a_hook_that_would_not_run_is_an_error`.
     #[test]
     fn a_stuck_place_is_an_error_with_its_cause_its_effect_and_its_remedy() {
         let place = place();

@@ -271,6 +271,7 @@ mod tests {
         assert_eq!(draw(4, &[])[0].matches("free").count(), 4);
     }
 
+    /// Promise (admins): shares are drawn as wide as they are large.
     #[test]
     fn shares_are_as_wide_as_they_are_large() {
         let line = draw_shares(100, &[(50, "job 1 0.5".into()), (25, "job 2 0.25".into())]);

@@ -320,6 +320,9 @@ mod tests {
         Some(Later { fraction, starts })
     }
 
+    /// Promise (admins): users see their jobs and what could start now, and when more is expected.
+    /// With `room_that_slurm_does_not_give_is_expected_later`,
+    /// `on_a_login_node_a_user_sees_own_jobs_what_could_start_and_what_to_type`.
     #[test]
     fn one_question_finds_the_largest_size_and_a_further_one_the_next() {
         let sizes = [("0.5", false), ("0.25", true), ("0.125", true)];

@@ -463,6 +463,10 @@ mod tests {
         expect_file!["../../../docs/images/status-cluster.svg"].assert_eq(&picture(&text));
     }
 
+    /// Promise (admins): status, top and the metrics show stuck places, their GPUs have no room there, and nothing
+    /// tells of a job that Slurm hides.
+    /// With `a_node_with_a_stuck_place_says_so`, `a_device_or_a_node_that_is_stuck_has_no_room`,
+    /// `no_gpu_loses_more_than_it_has`, `where_jobs_or_nodes_are_hidden_each_user_sees_the_own_slices`.
     #[test]
     fn places_that_are_stuck_are_named_with_their_node() {
         let mut report = report();

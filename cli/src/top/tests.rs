@@ -98,6 +98,11 @@ fn is_screen_file(name: &str, buffer: &Buffer) {
     is_file(&path, &(lines(buffer).join("\n") + "\n"));
 }
 
+/// Promise (admins): `gpufrac top` shows slices at any size of the terminal, with the slice of this job and own slices
+/// first, sorted and filtered.
+/// With `no_key_and_no_size_ends_it`, `the_slice_of_this_job_is_first_and_own_slices_follow`,
+/// `slices_are_sorted_and_filtered`, `nodes_and_gpus_open_and_close_and_the_cursor_stays`,
+/// `three_sizes_and_a_resize_in_tmux`, `keys_change_the_screen_and_new_files_are_shown`.
 #[test]
 fn every_size_of_a_terminal_has_its_screen() {
     for (width, height) in [(80, 24), (132, 40), (50, 14)] {
@@ -112,6 +117,9 @@ fn every_size_of_a_terminal_has_its_screen() {
     is_screen_file("help.txt", &drawn(&mut view, ASCII, 80, 24));
 }
 
+/// Promise (admins): `gpufrac top` needs no colours, and no terminal; it leaves the terminal as it was.
+/// With `variables_say_what_the_terminal_shows`, `terminals_without_colours_or_without_a_cursor`,
+/// `without_a_terminal_the_rows_are_printed_once`, `a_signal_leaves_the_terminal_as_it_was`.
 #[test]
 fn a_terminal_without_colours_has_ascii_alone() {
     let mut view = view(in_job());
@@ -256,6 +264,7 @@ fn a_node_with_a_stuck_place_says_so() {
     assert!(text.contains(", 1 stuck "), "{text}");
 }
 
+/// Promise (admins): names of users, jobs and nodes cannot control the terminal of `gpufrac top`.
 #[test]
 fn a_hostile_name_cannot_move_the_cursor() {
     let mut view = view(Reader::default());
@@ -376,6 +385,7 @@ fn run_of_cells(svg: &mut String, text: &str, style: Style, (x, y): (u32, u32), 
     }
 }
 
+/// Promise (admins): the picture of `gpufrac top` in the manual is its screen.
 #[test]
 fn the_picture_of_the_manual_is_this_screen() {
     let mut view = view(in_job());

@@ -34,6 +34,9 @@ mod tests {
         })
     }
 
+    /// Promise (admins): a job that Slurm counts as gpufrac without a GPU does not run, where slurm.conf lost
+    /// job_submit/gpufrac.
+    /// With `mistakes_of_installation_are_named_and_lose_nothing`.
     #[test]
     fn the_plugin_is_found_in_each_spelling_of_the_line() {
         for text in [

@@ -217,7 +217,14 @@ fn for_c(code: &str) -> Vec<String> {
     found
 }
 
-/// A panic that leaves one of these functions ends slurmctld.
+/// Promise (never): a panic in a plugin affects at most the job that it worked on.
+/// With `plugins_export_only_the_functions_of_their_tables`,
+/// `a_panic_in_job_submit_refuses_the_job_and_slurmctld_stays`,
+/// `a_panic_when_slurmctld_ends_still_lets_it_save_its_state`, `a_panic_in_cli_filter_fails_the_command`,
+/// `a_panic_in_init_leaves_a_slurmctld_that_serves_all_but_fractions`,
+/// `a_panic_in_a_hook_of_slurmstepd_fails_the_job_and_slurmd_stays`,
+/// `a_panic_while_the_option_is_registered_costs_the_option_alone`.
+// A panic that leaves one of these functions ends slurmctld.
 #[test]
 fn each_function_that_slurm_calls_catches_panics() {
     let mut sources = files(&root().join("slurm-plugin"));

@@ -27,6 +27,8 @@ fn valid_files_are_read() {
     }
 }
 
+/// Promise (admins): a mistake in the file is reported with file, line and key, all at once.
+/// With `check_prints_every_mistake_with_file_line_and_key`.
 #[test]
 fn invalid_files_are_refused_with_these_messages() {
     for file in files("invalid") {

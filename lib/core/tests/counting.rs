@@ -132,6 +132,7 @@ fn compute_of_half(geometry: &Geometry, side: Side) -> u8 {
 
 const EVENTS: usize = 1_000_000;
 
+/// Promise (placement): a million random starts and ends on each built-in geometry agree with the proof.
 #[test]
 fn a_million_events_are_all_placed() {
     let kinds = [

@@ -9,6 +9,7 @@ fn line(model: &str, cells: &[String]) -> String {
     format!("| {model} | {} |", cells.join(" | "))
 }
 
+/// Promise (placement): the table of layouts, sizes and models.
 #[test]
 fn the_table_of_sizes_is_true() {
     let headings = HEADINGS.map(str::to_owned);
@@ -35,6 +36,9 @@ fn the_table_of_sizes_is_true() {
     assert_eq!(written, expected, "\n{}", expected.join("\n"));
 }
 
+/// Promise (admins): `gpufrac conf` and docs/admin/layouts.md have the same table of what each layout serves on each
+/// model, by proof.
+/// With `the_table_of_sizes_is_true`, `conf_prints_the_lines_of_several_nodes_at_once`.
 #[test]
 fn every_model_has_every_layout_and_no_piece_is_made_twice() {
     for model in Geometry::builtin_names() {

@@ -23,6 +23,8 @@ fn files() -> Vec<(String, u32, String)> {
     files
 }
 
+/// Promise (never): leases of this build and of the one before are read, those of a newer one drain no node.
+/// With `a_lease_of_the_build_before_is_released`, `a_lease_of_a_newer_build_drains_nothing`.
 #[test]
 fn leases_of_this_version_and_of_the_one_before_are_read() {
     let files = files();

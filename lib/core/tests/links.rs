@@ -40,6 +40,7 @@ fn links(page: &str) -> Vec<String> {
         .collect()
 }
 
+/// Promise (users): every link between pages leads to a file.
 #[test]
 fn every_link_leads_to_a_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -45,6 +45,8 @@ fn outcome(option: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Promise (users): the tables of docs/user/requests.md show the counts that requests get.
+/// With `refusals_are_worded_as_the_page_says`.
 #[test]
 fn requests_become_the_counts_in_the_manual() {
     let rows = table(PAGE, "### What you write");

@@ -84,6 +84,8 @@ fn number(minor: u32) -> DeviceNumber {
     DeviceNumber { major: 60, minor }
 }
 
+/// Promise (isolation): a job cannot leave its fence by a group of its own.
+/// With `steps_are_fenced_together_with_slurms_own_programs`.
 #[test]
 fn a_job_reaches_what_is_not_denied_from_any_group_below() {
     let group = Group::new("rules");
@@ -138,6 +140,8 @@ fn a_job_reaches_what_is_not_denied_from_any_group_below() {
     assert_eq!(opens(&other, JobId(8), &all, &paths).1, [false; 3]);
 }
 
+/// Promise (isolation): processes outside of the job are never fenced.
+/// With `steps_are_fenced_together_with_slurms_own_programs`.
 #[test]
 fn a_process_outside_of_the_job_is_never_fenced() {
     let group = Group::new("outside");

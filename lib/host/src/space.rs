@@ -68,6 +68,7 @@ pub fn not_appendable(path: &Path) -> Option<io::Error> {
 mod tests {
     use super::*;
 
+    /// Promise (admins): `gpufrac check` names folders to which nothing can be written.
     #[test]
     fn a_folder_with_room_has_no_shortage() {
         let folder = tempfile::tempdir().unwrap();

@@ -29,6 +29,8 @@ pub fn answer(program: &str) -> Option<ExitCode> {
 mod tests {
     use super::*;
 
+    /// Promise (admins): `--version` of each program names the build and the series.
+    /// With `a_version_names_the_commit_until_the_release`.
     #[test]
     fn the_build_and_the_series_are_named() {
         let (build, series) = TEXT.split_once(" for Slurm ").unwrap();

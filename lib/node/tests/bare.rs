@@ -91,6 +91,8 @@ fn agent_by(
     agent
 }
 
+/// Promise (placement): with `whole = "bare"` a whole GPU has MIG off and pieces come from the same GPU before and
+/// after; the mode changes only when a job needs the other one.
 #[test]
 fn whole_gpus_without_mig_and_pieces_come_from_the_same_gpu() {
     let world = ready();
@@ -187,6 +189,8 @@ fn a_whole_job_has_its_gpu_and_no_capability_and_others_are_fenced() {
     assert!(denies(&[lease(2)], gpu(0)) && denies(&[], gpu(0)));
 }
 
+/// Promise (placement): a process that keeps a GPU from changing its mode is named with its pid and its name in
+/// escapes; the job goes back, the node stays.
 #[test]
 fn a_process_that_holds_the_gpu_is_named_and_the_job_goes_back() {
     let world = ready();
@@ -328,6 +332,7 @@ fn kept_instances_go_before_the_mode_does() {
     world.check(&[]);
 }
 
+/// Promise (placement): after a reboot without MIG mode the node works again, and nothing else is lost.
 #[test]
 fn a_reboot_loses_the_mode_and_nothing_else() {
     let world = ready();
@@ -370,6 +375,8 @@ fn set_up_names_what_keeps_a_gpu_from_mig_mode() {
     assert_eq!(ended.code, Some(1));
 }
 
+/// Promise (placement): `whole = "bare"` is refused for models that change their MIG mode only by a reset; their mode
+/// stays.
 #[test]
 fn models_that_need_a_reset_are_refused_and_left_alone() {
     for (layout, menu) in [("uniform", "menu = [\"1/2\"]\n"), ("whole", "")] {
@@ -480,7 +487,8 @@ fn a_mode_that_takes_its_time_or_fails_for_a_moment_is_waited_for() {
     world.check(&[]);
 }
 
-/// The mode is switched, although something uses the GPU, and the first instance is refused.
+/// Promise (never): what keeps an empty GPU from its first instance is named.
+// The mode is switched, although something uses the GPU, and the first instance is refused.
 #[test]
 fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
     let world = ready();
@@ -517,7 +525,8 @@ fn what_keeps_an_empty_gpu_from_its_first_instance_is_named() {
     }
 }
 
-/// On NVSwitch systems a GPU without MIG computes only when its fabric has it again.
+/// Promise (never): a job of a whole GPU starts when the NVSwitch fabric has the GPU.
+// On NVSwitch systems a GPU without MIG computes only when its fabric has it again.
 #[test]
 fn a_whole_job_starts_when_the_fabric_has_its_gpu() {
     let world = ready();

@@ -61,6 +61,8 @@ fn count(calls: &[String], name: &str) -> usize {
     calls.iter().filter(|call| *call == name).count()
 }
 
+/// Promise (never): a job's life takes at most 20 calls of NVML, and none that is slow where many ask at once.
+/// With `the_other_mechanisms_take_no_more`, `a_job_pays_for_nothing_that_is_slow_where_many_ask`.
 #[test]
 fn a_jobs_life_takes_at_most_twenty_calls() {
     let world = ready_where(MigDeviceBy::Info);
@@ -209,6 +211,11 @@ fn change_record(
 
 const PROFILE: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
 
+/// Promise (never): the record of node-setup is believed for its driver alone, and what it does not hold is asked; an
+/// instance that nobody leased is never destroyed for it.
+/// With `an_instance_that_proc_does_not_show_is_avoided_and_stays`,
+/// `a_gpu_that_has_another_index_now_is_found_by_its_uuid`,
+/// `the_mig_device_is_found_by_the_quickest_way_that_there_is`, `a_fault_on_any_way_to_the_mig_device_is_what_it_was`.
 #[test]
 fn facts_missing_in_the_record_are_read_from_the_driver() {
     type Change = fn(&World);

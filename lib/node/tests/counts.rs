@@ -16,7 +16,9 @@ fn child() {
     common::child();
 }
 
-/// Requests that Slurm may count differently from gpufrac.
+/// Promise (users): a job gets what slurmctld allocated on the node, or is held.
+/// With `tasks_get_no_more_slices_than_slurm_allocated`, `a_slice_that_is_not_what_slurm_counted_is_not_used`.
+// Requests that Slurm may count differently from gpufrac.
 #[test]
 fn a_job_gets_no_more_than_slurm_allocated() {
     let world = ready();

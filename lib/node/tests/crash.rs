@@ -132,6 +132,8 @@ impl Scene {
     }
 }
 
+/// Promise (never): prolog or epilog killed at any step: the next run repairs.
+/// With `epilog_killed_at_every_step`.
 #[test]
 fn prolog_killed_at_every_step() {
     let scene = mig();
@@ -163,6 +165,8 @@ fn any_call_fails_with_an_instance_that_is_kept() {
     });
 }
 
+/// Promise (placement): a prolog that is killed while the MIG mode changes is repaired.
+/// With `killed_at_any_call_with_a_mode_that_changes`.
 #[test]
 fn killed_at_every_step_with_a_mode_that_changes() {
     at_once([true, false], |is_whole| {
@@ -205,7 +209,8 @@ fn killed_before_an_instance_is_recorded_where_absent_ids_are_invalid() {
     scene.carving_killed_at(&["carve.gpu_instance_made", "carve.compute_instance_made"]);
 }
 
-/// The driver says that an instance is destroyed, and the instance goes later, or stays.
+/// Promise (never): a destroy that the driver reports and that leaves the instance keeps the lease.
+// The driver says that an instance is destroyed, and the instance goes later, or stays.
 #[test]
 fn an_instance_stands_after_its_end_was_reported() {
     const DESTROY: &str = "nvmlGpuInstanceDestroy";
@@ -326,6 +331,10 @@ fn every_call_of_release(what: What) {
     scene.every_call_of_release(what, 5);
 }
 
+/// Promise (never): any call of NVML fails, lies or kills: nothing leaks.
+/// With `carving_when_any_call_works_and_says_that_it_failed`, `carving_when_any_call_kills`,
+/// `release_when_any_call_fails_for_a_moment`, `release_when_any_call_works_and_says_that_it_failed`,
+/// `release_when_any_call_kills`.
 #[test]
 fn carving_when_any_call_fails_for_a_moment() {
     every_call_of_carving(What::Fail(999));
@@ -396,6 +405,9 @@ fn killed_at_every_step(kind: Kind) {
     });
 }
 
+/// Promise (never): prolog or epilog killed at any step with MPS, time slices or HAMi-core: the next run repairs.
+/// With `killed_at_every_step_with_a_daemon_for_each_job`, `killed_at_every_step_with_a_daemon_in_an_instance`,
+/// `killed_at_every_step_with_time_slices`, `killed_at_every_step_with_a_library`.
 #[test]
 fn killed_at_every_step_with_a_shared_daemon() {
     killed_at_every_step(Kind::MpsShared);
@@ -433,6 +445,9 @@ fn any_call(kind: Kind, beside: bool, befalls: &[What]) {
 const FAILS: What = What::Fail(999);
 const FAILS_AFTER: What = What::FailAfter(999);
 
+/// Promise (never): any call of NVML fails, lies or kills, with MPS and HAMi-core: nothing leaks.
+/// With `any_call_with_a_shared_daemon_that_others_use`, `any_call_with_a_daemon_for_each_job`,
+/// `any_call_with_a_daemon_in_an_instance`, `any_call_with_a_library`.
 #[test]
 fn any_call_with_a_shared_daemon() {
     any_call(
@@ -642,6 +657,9 @@ fn traffic(kind: Kind, seed: u64) {
     assert_eq!(traffic.world.slurm_was_told(), [""; 0]);
 }
 
+/// Promise (never): jobs that come and go at random, runs and daemons that are killed: daemons, limits, access and
+/// leases agree.
+/// With `traffic_with_a_daemon_for_each_job`, `traffic_with_a_daemon_in_an_instance`.
 #[test]
 fn traffic_with_a_shared_daemon() {
     traffic(Kind::MpsShared, test_seed::seed());
@@ -657,6 +675,9 @@ fn traffic_with_a_daemon_in_an_instance() {
     traffic(Kind::MigMps, test_seed::seed());
 }
 
+/// Promise (admins): of a job that is over all slices go: also when its epilog is killed, never comes, or one lease is
+/// damaged.
+/// With `a_damaged_lease_does_not_keep_the_others`, `all_slices_of_a_job_whose_epilog_never_came_are_ended`.
 #[test]
 fn an_epilog_that_is_killed_leaves_no_lease_active() {
     let world = World::new();

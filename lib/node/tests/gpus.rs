@@ -154,6 +154,9 @@ fn any_call_of_several_gpus_that_fails_leaves_all_or_nothing() {
     }
 }
 
+/// Promise (placement): no job of several GPUs has more or fewer than slurmctld counted; a step has those that Slurm
+/// gave to it.
+/// With `several_gpus_are_those_that_slurm_gave`, `steps_have_some_of_their_jobs_gpus`.
 #[test]
 fn slurms_count_of_several_gpus_decides() {
     let world = world();

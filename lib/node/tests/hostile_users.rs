@@ -44,6 +44,11 @@ fn program(world: &World, name: &str, of: &str, mode: u32) -> PathBuf {
     path
 }
 
+/// Promise (users): a process that has only the name of a control daemon or a server is not taken for one; the wait for
+/// a silent daemon happens once.
+/// With `a_set_uid_program_under_the_daemons_name_is_none`,
+/// `a_private_server_ends_with_its_job_though_its_daemon_died`, `all_clients_of_a_job_cost_one_silence`,
+/// `a_silent_daemon_costs_a_job_with_many_slices_one_silence`, `servers_and_logs_of_a_private_daemon`.
 #[test]
 fn processes_that_are_only_called_servers_keep_nobody() {
     let world = ready(Kind::MpsPrivate, Control::Real);
@@ -131,6 +136,9 @@ fn a_private_server_ends_with_its_job_though_its_daemon_died() {
     world.check(&[]);
 }
 
+/// Promise (users): a server of a private MPS daemon ends with its job, even if its user moved it to another control
+/// group.
+/// With `a_process_must_be_missing_in_two_searches_before_it_counts_as_ended`.
 #[test]
 fn a_private_server_that_leaves_its_session_ends_with_its_job() {
     let world = ready(
@@ -248,6 +256,8 @@ fn logs_of_clients_fill_no_file_system() {
     assert_eq!(world.mounts(), Vec::<PathBuf>::new());
 }
 
+/// Promise (users): a user who fills HAMi-core's file, the daemon's log or /run harms no other job and drains no node.
+/// With `logs_of_clients_fill_no_file_system`, `a_full_run_folder_lets_jobs_wait_and_end`, `a_file_of_hami_core`.
 #[test]
 fn a_job_fills_its_own_cache_and_no_other() {
     let world = ready(Kind::Hami, Control::None);

@@ -162,6 +162,10 @@ impl Crowd {
     }
 }
 
+/// Promise (admins): killed waiters leave no gap in the line, and a stopped waiter stops no other.
+/// With `a_crowd_that_comes_goes_and_is_killed_never_shares_a_gpu_nor_stands_still`,
+/// `a_prolog_that_waits_for_a_dying_job_stops_nobody`, `a_killed_prolog_leaves_its_place_to_the_next`,
+/// `the_driver_is_started_before_the_turn`.
 #[test]
 fn the_order_holds_and_killed_waiters_leave_no_gap() {
     let mut dice = Dice::new(test_seed::seed());
@@ -257,6 +261,9 @@ fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
     }
 }
 
+/// Promise (admins): jobs that start together wait in line, in order, as long as it moves and Slurm lets them; none
+/// goes back to the queue.
+/// With `a_prolog_gives_up_when_nothing_moves_or_its_time_is_over`, `jobs_that_start_together_wait_in_line`.
 #[test]
 fn a_burst_of_jobs_waits_in_line_and_none_goes_back() {
     let world = ready();

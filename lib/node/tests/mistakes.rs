@@ -451,6 +451,9 @@ fn check_names_locks_and_records_that_others_could_change() {
     world.look().ok();
 }
 
+/// Promise (admins): `gpufrac check` names an instance that was destroyed under its job, and a compute mode in which
+/// jobs cannot compute.
+/// With `check_names_a_compute_mode_that_was_changed_under_jobs`.
 #[test]
 fn check_names_an_instance_that_was_destroyed_under_its_job() {
     let world = ready();

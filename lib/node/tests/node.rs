@@ -44,6 +44,8 @@ fn open_to_users(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Promise (reaper): no user holds a lock, answers for dcgm-exporter, or has mail written to a file.
+/// With `a_service_is_asked_and_a_user_is_not`, `only_one_sane_address_is_a_recipient`.
 #[test]
 fn a_user_who_locks_all_open_files_delays_no_job() {
     let world = ready();
@@ -266,8 +268,9 @@ fn a_job_without_entry_gets_what_slurm_says() {
     assert_eq!(world.leases().len(), 1);
 }
 
-/// After an upgrade of Slurm to another series without gpufrac's, job_submit_gpufrac.so changes nothing, so that the
-/// entry may be the user's own, and spank_gpufrac.so is not loaded to compare it with Slurm's allocation.
+/// Promise (never): programs that cannot ask their Slurm make no slice, whatever a job's entry says.
+// After an upgrade of Slurm to another series without gpufrac's, job_submit_gpufrac.so changes nothing, so that the
+// entry may be the user's own, and spank_gpufrac.so is not loaded to compare it with Slurm's allocation.
 #[test]
 fn without_slurms_library_the_entry_alone_creates_no_slice() {
     let world = ready();
@@ -319,6 +322,7 @@ fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 
+/// Promise (isolation): a job id that is used again does not get the slice of its old owner.
 #[test]
 fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
     let world = ready();
@@ -358,6 +362,7 @@ fn a_text_that_slurm_reads_otherwise_holds_the_job() {
     }
 }
 
+/// Promise (admins): a request that can never be met ends the job and does not drain the node.
 #[test]
 fn an_impossible_request_ends_the_job_and_drains_no_node() {
     let world = ready();
@@ -404,6 +409,10 @@ fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() 
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 
+/// Promise (never): an instance that gpufrac did not make is never touched.
+/// With `an_instance_with_the_ids_of_ours_is_not_ours`,
+/// `an_instance_that_was_made_again_is_not_that_of_a_job_that_ends`,
+/// `an_instance_that_was_made_again_is_not_given_to_a_job`.
 #[test]
 fn a_foreign_instance_is_avoided_and_never_touched() {
     let world = ready();
@@ -423,6 +432,7 @@ fn a_foreign_instance_is_avoided_and_never_touched() {
     world.check(&foreign);
 }
 
+/// Promise (admins): a job without a place goes back to the queue, and the node stays in use.
 #[test]
 fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
     enum Slurm {
@@ -485,6 +495,8 @@ fn a_job_whose_place_a_foreign_instance_has_drains_the_node() {
     assert!(world.lease(one).is_none());
 }
 
+/// Promise (admins): temporary errors are retried.
+/// With `a_passing_error_of_the_driver_is_retried`.
 #[test]
 fn a_dying_predecessor_is_waited_for() {
     // Slurm counts a requeue before the epilog begins.
@@ -505,6 +517,8 @@ fn a_dying_predecessor_is_waited_for() {
     });
 }
 
+/// Promise (never): an incomplete view destroys nothing.
+/// With `carving_when_any_call_loses_the_gpu`.
 #[test]
 fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     // No answer, and the answer that the job runs: neither allows its end.
@@ -651,6 +665,7 @@ fn an_instance_that_is_gone_is_fine() {
     world.check(&[]);
 }
 
+/// Promise (admins): a node that cannot make slices is drained with the reason.
 #[test]
 fn a_node_that_cannot_carve_says_why_and_is_drained() {
     let world = ready();
@@ -753,6 +768,8 @@ fn two_prologs_and_an_epilog_at_once() {
     }
 }
 
+/// Promise (admins): node-setup can be repeated, and says what an admin must do.
+/// With `set_up_says_what_an_admin_must_do`.
 #[test]
 fn set_up_makes_what_is_needed_and_can_be_repeated() {
     let world = World::with(&["H100-80", "H100-80"], "halves", false);
@@ -830,6 +847,7 @@ fn a_lease_that_is_a_link_is_not_read() {
     assert_eq!(world.instances(0).len(), 1);
 }
 
+/// Promise (admins): leases from before a reboot are dropped.
 #[test]
 fn after_a_reboot_earlier_leases_are_dropped() {
     let world = ready();

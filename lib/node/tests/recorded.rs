@@ -46,6 +46,7 @@ fn jobs_come_and_go(world: &World, dice: &mut Dice) {
     assert!(world.leases().is_empty());
 }
 
+/// Promise (never): the files of `gpufrac prove` in docs/measured are drivers on which jobs of all sizes come and go.
 #[test]
 fn every_recorded_driver_serves_jobs() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measured");

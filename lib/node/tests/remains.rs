@@ -178,6 +178,9 @@ fn files_held_by_the_jobs_own_user_do_not_block_it() {
     assert!(world.leases().is_empty());
 }
 
+/// Promise (isolation): a slice becomes active only while no process of others computes on it; the reaper reports
+/// processes that do so later.
+/// With `a_process_that_computes_without_a_lease_is_reported`.
 #[test]
 fn a_slice_with_a_strangers_process_on_it_is_not_granted() {
     let world = ready(GPU + 2);

@@ -27,6 +27,13 @@ fn kept(world: &World) -> Vec<Lease> {
     leases
 }
 
+/// Promise (admins): with `reuse` the next job of the same user and size has the instance of the one before, if it is
+/// clean and in time; nobody else has it, and it takes no place from anybody.
+/// With `nobody_else_has_it`, `reuse.rs::an_instance_that_is_not_clean_is_never_taken_over`,
+/// `a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files`,
+/// `an_instance_is_kept_for_the_time_of_its_pool`, `kept_instances_never_take_a_jobs_place`,
+/// `concurrent_jobs_never_share_a_kept_instance`, `killed_at_every_step_with_an_instance_that_is_kept`,
+/// `an_array_has_its_instances_made_once_and_nobody_else_has_them`.
 #[test]
 fn the_next_job_of_the_user_has_the_same_instance() {
     let world = ready(KEEPS);
@@ -106,6 +113,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
     });
 }
 
+/// Promise (reaper): the memory that the driver itself uses of an unused instance does not keep it from the next job.
 #[test]
 fn the_drivers_own_memory_on_an_instance_does_not_count_as_used() {
     let world = ready(KEEPS);

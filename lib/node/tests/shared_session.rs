@@ -52,6 +52,12 @@ fn calls_of_daemon(world: &World) -> Vec<String> {
     own.map(|entry| entry.call).collect()
 }
 
+/// Promise (admins): while the daemon runs, a prolog that takes an instance over does not start NVML; a daemon that is
+/// stopped, dead or without an answer changes no outcome.
+/// With `shared_session.rs::an_instance_that_is_not_clean_is_never_taken_over`,
+/// `without_an_answer_a_prolog_asks_nvml_itself`, `a_stopped_daemon_with_a_full_queue_holds_nobody`,
+/// `the_session_ends_where_the_driver_refuses_to_destroy_an_instance`,
+/// `a_daemon_that_comes_and_goes_changes_no_outcome`.
 #[test]
 fn a_prolog_that_takes_an_instance_over_makes_no_call_of_nvml() {
     let world = ready(KEEPS);

@@ -59,6 +59,9 @@ fn serve(world: &World, pipe: &Path, clients: &[i32]) -> i32 {
     server
 }
 
+/// Promise (users): MPS: daemon, limits and environment of a job, shared and private.
+/// With `each_job_has_a_daemon_of_its_own`, `two_users_share_a_daemon_and_nobody_else_reaches_it`,
+/// `a_private_daemon_is_its_jobs_alone`.
 #[test]
 fn the_daemons_limits_are_those_of_the_largest_share() {
     let world = ready(Kind::MpsShared, Control::Real);
@@ -123,6 +126,11 @@ fn allowed(world: &World, one: Job) -> String {
     world.tell(&world.pipe(one), ask)
 }
 
+/// Promise (users): --gpufrac-burst raises the ceiling of compute, in the job's environment and the daemon's default,
+/// and no memory limit or count.
+/// With `a_running_server_gives_new_clients_the_ceiling_of_the_jobs_that_are_there`,
+/// `a_burst_in_a_half_is_one_of_the_half`, `a_burst_goes_into_the_entry_and_not_into_the_count`,
+/// `a_burst_raises_the_ceiling_and_is_counted_nowhere`, `clients_of_an_owner_and_of_a_borrower`.
 #[test]
 fn a_burst_raises_the_ceiling_of_compute_and_no_limit_of_memory() {
     let lends = "burst_max = 0.75";
@@ -203,6 +211,8 @@ fn a_burst_in_a_half_is_one_of_the_half() {
     }
 }
 
+/// Promise (users): a lowered burst_max applies to pending jobs, and never lowers a job's ceiling below its share.
+/// With `the_ceiling_on_a_node_is_what_its_pool_lends_now`, `a_lowered_ceiling_holds_for_jobs_that_wait`.
 #[test]
 fn the_ceiling_of_the_pool_at_the_start_of_the_job_holds() {
     let world = ready_to_lend(Kind::MpsShared, Control::Real, "burst_max = 1");
@@ -280,6 +290,8 @@ fn each_job_has_a_daemon_of_its_own() {
     }
 }
 
+/// Promise (users): MPS inside MIG: jobs of a half share its instance.
+/// With `tenants_of_a_half_share_its_instance`.
 #[test]
 fn jobs_of_a_half_share_its_instance_and_daemon() {
     let world = ready(Kind::MigMps, Control::Real);
@@ -324,6 +336,7 @@ fn time_slices_need_no_daemon() {
     assert_eq!(world.usage().len(), 3);
 }
 
+/// Promise (users): HAMi-core's file lives as long as its job.
 #[test]
 fn a_cache_file_lives_as_long_as_its_job() {
     let world = ready(Kind::Hami, Control::None);
@@ -345,6 +358,8 @@ fn a_cache_file_lives_as_long_as_its_job() {
     world.check(&[]);
 }
 
+/// Promise (never): an MPS daemon survives its prolog and slurmd; a killed daemon is replaced.
+/// With `a_daemon_outlives_slurmd_and_a_killed_one_is_replaced`.
 #[test]
 fn the_daemon_outlives_its_prolog() {
     let world = ready(Kind::MpsShared, Control::Real);
@@ -375,6 +390,8 @@ fn the_daemon_outlives_its_prolog() {
     assert!(!lives(daemon));
 }
 
+/// Promise (admins): a daemon that died or hangs is replaced with the next job.
+/// With `a_daemon_that_hangs_is_replaced_with_the_next_job`.
 #[test]
 fn a_daemon_that_died_is_replaced_with_the_next_job() {
     at_once([Kind::MpsShared, Kind::MigMps], |kind| {
@@ -433,6 +450,8 @@ fn a_daemon_that_hangs_ends_with_its_last_job() {
     world.check(&[]);
 }
 
+/// Promise (never): no work of other jobs is ended for a daemon that died or hangs.
+/// With `a_daemon_that_hangs_with_servers_of_others_is_left_alone`.
 #[test]
 fn servers_of_others_outlive_a_daemon_that_died() {
     let world = ready(Kind::MpsShared, STANDIN);
@@ -475,6 +494,7 @@ fn a_daemon_that_hangs_with_servers_of_others_is_left_alone() {
     world.check(&[]);
 }
 
+/// Promise (never): a server that failed by a client's fault is replaced, and the daemon stays.
 #[test]
 fn a_server_that_a_client_brought_down_is_replaced() {
     let world = ready(Kind::MpsShared, STANDIN);
@@ -516,6 +536,9 @@ fn limits_reach_servers_that_run() {
     world.check(&[]);
 }
 
+/// Promise (never): a remaining MPS client of an ended job is terminated, then killed; a client of another job never
+/// is.
+/// With `a_client_of_the_users_other_job_is_left_alone`.
 #[test]
 fn a_leftover_client_is_terminated_and_then_killed() {
     let world = ready(Kind::MpsShared, STANDIN);
@@ -577,6 +600,8 @@ fn a_client_of_the_users_other_job_is_left_alone() {
     world.check(&[]);
 }
 
+/// Promise (admins): node-setup says what a control daemon cannot do, and a node without one drains for shares.
+/// With `without_a_control_program`.
 #[test]
 fn a_daemon_without_a_server_for_all_users() {
     let old = Control::Standin(r#"{"version": 12020, "multiuser": false, "partitions": false}"#);
@@ -619,6 +644,8 @@ fn without_a_control_program() {
     world.check(&[]);
 }
 
+/// Promise (never): an MPS daemon that does not start delays no other job, and is found after a crash.
+/// With `a_prolog_that_was_killed_while_the_daemon_starts`.
 #[test]
 fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
     let world = ready(Kind::MpsShared, STANDIN);
@@ -661,6 +688,8 @@ fn a_prolog_that_was_killed_while_the_daemon_starts() {
     }
 }
 
+/// Promise (admins): node-setup looks at GPUs without MIG, at the library, and sets time slices.
+/// With `set_up_looks_at_the_library`, `set_up_sets_the_time_slice`.
 #[test]
 fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
     let world = World::shared(Kind::MpsShared, Control::Real);
@@ -759,6 +788,7 @@ fn set_up_sets_the_time_slice() {
     assert_eq!(ended.code, Some(1));
 }
 
+/// Promise (admins): the compute mode is restored.
 #[test]
 fn the_compute_mode_is_what_it_was_before() {
     for kind in [Kind::MpsShared, Kind::MpsPrivate, Kind::Timeslice] {
@@ -815,6 +845,7 @@ fn the_whole_gpu_is_one_jobs_alone() {
     assert_eq!(world.leases().len(), 1);
 }
 
+/// Promise (users): static partitions (with a stand-in for the daemon).
 #[test]
 fn a_share_is_a_partition_of_whole_chunks() {
     for (kind, units) in [(Kind::MpsShared, [25, 33, 7]), (Kind::MigMps, [13, 16, 7])] {

@@ -220,6 +220,11 @@ fn killed(scenes: &[(&str, &(dyn Fn() -> Scene + Sync))]) {
     }
 }
 
+/// Promise (never): prolog or epilog killed before and after every system call that changes something, with every
+/// mechanism: the next run repairs.
+/// With `killed_at_any_call_with_a_shared_daemon`, `killed_at_any_call_with_a_daemon_for_each_job`,
+/// `killed_at_any_call_with_a_daemon_in_an_instance`, `killed_at_any_call_with_time_slices`,
+/// `killed_at_any_call_with_a_library`.
 #[test]
 fn killed_at_any_call_with_instances() {
     killed(&[

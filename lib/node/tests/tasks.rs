@@ -71,6 +71,9 @@ fn jobs_beside_have_their_place() {
     assert_eq!(world.leases().len(), 1);
 }
 
+/// Promise (admins): a job with a slice for each task has all of its slices or none, with every mechanism.
+/// With `a_second_slice_that_the_driver_refuses_takes_the_first_with_it`, `any_call_that_fails_leaves_all_or_nothing`,
+/// `shares_of_every_kind`, `killed_at_every_step_of_two_slices`.
 #[test]
 fn a_second_slice_that_fails_takes_the_first_with_it() {
     let world = ready();
@@ -142,6 +145,7 @@ fn any_call_that_fails_leaves_all_or_nothing() {
     }
 }
 
+/// Promise (admins): if Slurm does not report the number of tasks, nothing is carved.
 #[test]
 fn without_slurms_answer_nothing_is_carved() {
     let world = ready();
@@ -166,6 +170,9 @@ fn without_slurms_answer_nothing_is_carved() {
     assert_eq!(world.slurm_was_told().len(), 2);
 }
 
+/// Promise (admins): a silent slurmctld drains no node.
+/// With `a_job_for_which_there_is_no_place_goes_back_to_the_queue`,
+/// `a_silent_slurmctld_drains_no_node_while_a_job_is_given_back`.
 #[test]
 fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
     at_once([15, 30, 42, 1000], |seconds| {
@@ -269,6 +276,7 @@ fn another_run_with_other_tasks_gets_new_slices() {
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 
+/// Promise (admins): a job that is refused on several nodes at once drains none of them.
 #[test]
 fn a_refusal_that_comes_second_does_not_drain_the_node() {
     let world = ready();

@@ -132,6 +132,9 @@ fn printed(cpus: u32, more: &[&str]) -> String {
     command::run(&Line::parse_from(words).plan, &mut |_| {}).unwrap()
 }
 
+/// Promise (users): a plan counts the CPUs of nodes: jobs keep theirs on a piece, and the output says where pieces have
+/// none left.
+/// With `never_more_cpus_are_in_use_than_nodes_have`, `jobs_wait_for_cpus_where_gpus_are_free`.
 #[test]
 fn pieces_win_nothing_where_cpus_are_used_up() {
     let text = printed(8, &[]);

@@ -73,6 +73,10 @@ const TINY: Need = Need {
     share: None,
 };
 
+/// Promise (users): a plan finds the gain where all jobs are tiny, none where they need whole GPUs, and the idle time
+/// of one holder; jobs without telemetry widen its bands.
+/// With `jobs_that_need_whole_gpus_win_nothing`, `one_idle_holder_gives_back_all_but_its_window`,
+/// `jobs_without_telemetry_stay_whole_and_widen_the_bands`.
 #[test]
 fn jobs_that_are_tiny_need_an_eighth_of_the_gpus() {
     // 64 jobs run at a time, on 64 GPUs today.
@@ -228,6 +232,10 @@ fn played(work: &[Work], nodes: u32, candidate: &str) -> Outcome {
     )
 }
 
+/// Promise (users): in a plan GPU-seconds balance, more GPUs never wait longer in the mean, and backfill delays no
+/// planned job.
+/// With `more_gpus_never_wait_longer_in_the_mean`, `backfill_starts_small_jobs_and_delays_no_job_before_them`,
+/// `no_schedule_is_better_than_the_bound_and_ours_is_near_it`.
 #[test]
 fn gpu_seconds_balance_and_no_gpu_is_held_twice() {
     let mut random = Rng::with_seed(test_seed::seed());

@@ -357,6 +357,12 @@ fn random_jobs(random: &mut Rng) -> Vec<Asked<'static>> {
         .collect()
 }
 
+/// Promise (users): a plan holds jobs back by the limits of accounts and QOS as Slurm does: never more than a limit, no
+/// other job waits for a job that is held back, pieces count as parts of a GPU, and limits that nobody meets change
+/// nothing.
+/// With `a_job_that_a_limit_holds_back_delays_no_other_job`, `a_limit_of_an_account_holds_for_all_accounts_below_it`,
+/// `the_first_limit_of_partition_job_and_association_counts`, `a_limit_of_one_gpu_lets_four_quarters_run`,
+/// `limits_that_no_job_meets_change_nothing`.
 #[test]
 fn no_count_is_ever_above_its_limit() {
     let mut random = Rng::with_seed(test_seed::seed());

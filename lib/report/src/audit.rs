@@ -494,8 +494,12 @@ mod tests {
     }
 
     proptest! {
-        /// Slices one after the other on each half, seen through any period, and times of the GPU that overlap or leave
-        /// gaps.
+        /// Promise (admins): the books balance: each second of each GPU is of one kind; two jobs at one place and
+        /// records that contradict themselves are seen.
+        /// With `a_gpu_does_not_make_up_for_another`, `two_jobs_at_one_place_are_seen`,
+        /// `a_record_that_contradicts_itself_is_seen`.
+        // Slices one after the other on each half, seen through any period, and times of the GPU that overlap or leave
+        // gaps.
         #[test]
         fn the_books_balance(
             slices in proptest::collection::vec((0_u32..2, 0_usize..3, 0_u64..90, 0_u64..40, 0_u64..90), 0..40),

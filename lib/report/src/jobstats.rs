@@ -218,6 +218,10 @@ mod tests {
         assert!(summary(&RUN, &[by_time]).is_some());
     }
 
+    /// Promise (admins): summaries for jobstats have the activity of each slice, replace no text of others, and are
+    /// read by reportseff and job_defense_shield.
+    /// With `summaries_of_slices_are_read_by_reportseff_and_job_defense_shield`,
+    /// `a_job_with_a_slice_that_was_not_measured_has_no_summary`.
     #[test]
     fn only_gpufracs_own_texts_and_no_text_are_replaced() {
         let own = summary(&RUN, &[held(3, Some(0.5))]).unwrap();

@@ -94,6 +94,7 @@ mod tests {
     }
 
     proptest! {
+        /// Promise (admins): by every grouping the rows of a report add up to the same total, to the cent.
         #[test]
         fn rows_add_up_to_the_total_by_every_grouping(
             parts in proptest::collection::vec((0_u64..10_000_000, 0_usize..4, 0_usize..3), 1..60),

@@ -97,6 +97,7 @@ mod tests {
         }
     }
 
+    /// Promise (admins): the size that would have been enough has the memory and the activity that a job used.
     #[test]
     fn memory_and_activity_decide() {
         let of = |peak, activity| enough(&held(Some(peak), Some(activity)), &menu());

@@ -374,6 +374,10 @@ mod tests {
         (runs, first.start)
     }
 
+    /// Promise (admins): a record belongs to the run of its job whatever the clock of its node shows, counts once, and
+    /// what records lack of a run is unknown.
+    /// With `a_run_counts_a_slice_once_and_another_life_of_the_id_not_at_all`,
+    /// `a_node_without_records_leaves_units_of_its_run`.
     #[test]
     fn a_run_is_found_by_its_number_where_the_clock_of_a_node_was_stepped() {
         for (are_numbered, step) in [(true, 3600), (true, 100), (false, 3600), (false, 100)] {

@@ -258,7 +258,8 @@ mod tests {
         nodes.iter().map(String::as_str).collect()
     }
 
-    /// Slurm 22.05 shows no node of the cloud that is switched off, though partitions name it.
+    /// Promise (admins): cloud nodes that slurmctld does not show are read from slurm.conf.
+    // Slurm 22.05 shows no node of the cloud that is switched off, though partitions name it.
     #[test]
     fn nodes_that_slurmctld_does_not_show_are_those_of_the_file() {
         let text = "NodeName=gn[1-2] Gres=gpu:8 State=CLOUD\nNodeName=cn1\nPartitionName=gpu Nodes=gn[1-2]\n";

@@ -201,6 +201,8 @@ mod tests {
         }
     }
 
+    /// Promise (admins): `gpufrac check` says who cannot read gpufrac.toml; users are told what is wrong with it now.
+    /// With `users_who_cannot_read_the_configuration_are_named`.
     #[test]
     fn modes_say_who_is_kept_out() {
         let dir = tempfile::tempdir().unwrap();

@@ -109,6 +109,8 @@ const PLUGINS: [(&str, &str); 2] = [
 
 const RELEASES: [&str; 3] = ["22.05", "24.11", "26.05"];
 
+/// Promise (admins): `gpufrac check` has no finding for a Slurm that works.
+/// With `the_labs_own_settings_are_right`, `the_samples_of_slurms_files_pass_the_check`.
 #[test]
 fn correct_settings_have_no_findings() {
     assert_eq!(World::right().judge(), []);
@@ -122,6 +124,7 @@ fn correct_settings_have_no_findings() {
     }
 }
 
+/// Promise (admins): a line of slurm.conf that was lost is named while Slurm still runs with it.
 #[test]
 fn a_line_that_was_lost_is_named_while_slurm_still_runs_with_it() {
     let keys = [
@@ -179,6 +182,8 @@ fn lines_are_found_in_included_files_and_the_last_one_counts() {
     assert_eq!(world.judge().len(), 1);
 }
 
+/// Promise (admins): the running Slurm and its files are distinguished, on every release, and either of them suffices.
+/// With `running_and_written_settings_are_told_apart`, `without_slurmctld_the_files_are_judged`.
 #[test]
 fn the_running_values_and_the_files_are_told_apart() {
     let config = pools(POOLS);
@@ -364,6 +369,7 @@ fn the_last_of_several_epilogs_holds_before_24_05() {
     }
 }
 
+/// Promise (admins): `gpufrac check` names a program of slurmctld that replaces AdminComment.
 #[test]
 fn a_program_that_replaces_admin_comment_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -505,6 +511,9 @@ fn control_daemons_need_a_unit_that_lets_them_live() {
     assert_eq!(place(&found[0]), "slurmd.service", "{found:#?}");
 }
 
+/// Promise (admins): `gpufrac check` names a host whose files of Slurm are not those of slurmctld, and a slurmctld that
+/// does not answer.
+/// With `a_slurmctld_that_does_not_answer_is_no_slurm_that_is_right`.
 #[test]
 fn a_node_whose_files_are_not_those_of_slurmctld_is_named() {
     let role = |is_node: bool| Role {
@@ -562,6 +571,8 @@ fn a_slurmctld_that_does_not_answer_is_no_slurm_that_is_right() {
     assert!(found[0].fix.contains("munge"), "{found:#?}");
 }
 
+/// Promise (admins): `gpufrac check` names a node that a failed prolog or epilog left drained.
+/// With `the_reason_of_a_node_is_whole`, `unleased_instances_are_shown_and_destroyed_and_those_of_jobs_stay`.
 #[test]
 fn a_node_that_a_failed_prolog_drained_is_named_until_it_is_resumed() {
     let judged = |release: &str, state: &str, reason: &str| {

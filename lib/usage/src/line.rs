@@ -104,6 +104,7 @@ mod tests {
 
     const VERSION_1: &str = r#"{"version":1,"job":7,"restart_count":0,"user":"ann","uid":1001,"account":null,"partition":"gpu","node":"n1","pool":"p","fraction":"0.25","units":25,"profile":"2g.20gb","gpu_uuid":"GPU-1","start":1000,"end":1060,"seconds":60}"#;
 
+    /// Promise (admins): records of version 1 are read.
     #[test]
     fn a_record_of_version_1_is_read_without_use() {
         let Line::Slice(record) = Line::parse(VERSION_1).unwrap() else {

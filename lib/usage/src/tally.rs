@@ -273,6 +273,10 @@ mod tests {
     }
 
     proptest! {
+        /// Promise (admins): a usage record says how its slice was used: four times that add up to its length, whatever
+        /// the wall clock does; without a measurement the use is unknown.
+        /// With `a_month_of_jobs`, `time_without_a_sample_is_unknown_and_not_idle`,
+        /// `a_step_of_the_wall_clock_does_not_change_the_length`, `a_gap_is_unknown_whatever_comes_after_it`.
         #[test]
         fn the_four_times_add_up_to_the_length(
             parts in proptest::collection::vec((0_u8..4, 0_u64..5_000_000), 0..20),

@@ -315,6 +315,9 @@ mod tests {
         place.aged(Duration::from_secs(seconds))
     }
 
+    /// Promise (admins): a node is drained for stuck places if more than half of a GPU is lost for ten minutes, or at
+    /// once if the site says so, and never for what a user holds.
+    /// With `a_site_can_have_the_node_drained_at_once`, `what_a_user_holds_drains_no_node`.
     #[test]
     fn a_node_is_drained_if_more_than_half_of_a_gpu_is_lost_for_ten_minutes() {
         let drains = |places: &[Stuck]| reason_to_drain(WhenStuck::Avoid, places).is_some();

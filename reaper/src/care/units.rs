@@ -104,6 +104,8 @@ mod tests {
         BootTime::after_boot(Duration::from_secs(1000 + seconds))
     }
 
+    /// Promise (admins): Slurm's count loses exactly the units of a stuck place; the jobs that take them end with it.
+    /// With `a_search_ends_and_gives_the_other_devices_back`, `all_jobs_end_when_the_places_are_free`.
     #[test]
     fn jobs_are_submitted_until_one_is_on_the_device() {
         let mut search = Search::default();

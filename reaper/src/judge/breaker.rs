@@ -236,7 +236,9 @@ mod tests {
     }
 
     proptest! {
-        /// Idle slices of one user never open a breaker that the slices of others do not open.
+        /// Promise (reaper): one user's idle slices open no breaker for others.
+        /// With `idle_slices_of_one_user_do_not_open_the_breaker`, `one_user_does_not_open_the_breaker_of_the_cluster`.
+        // Idle slices of one user never open a breaker that the slices of others do not open.
         #[test]
         fn idle_slices_of_one_user_never_open_it(
             users in proptest::collection::vec((0_u32..20, 0_u32..20), 1..6),

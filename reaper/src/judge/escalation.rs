@@ -289,8 +289,9 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of samples: before each end is a whole window without use, and each warning is at least
-        /// its time before the end and after the last use.
+        /// Promise (reaper): before each end there is a whole window without use, for every sequence of samples.
+        // For any sequence of samples: before each end is a whole window without use, and each warning is at least
+        // its time before the end and after the last use.
         #[test]
         fn each_reclaim_follows_a_window_without_use_and_all_warnings(
             warn in proptest::collection::btree_set(1_u32..90, 1..4),

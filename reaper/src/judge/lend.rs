@@ -49,6 +49,10 @@ mod tests {
             .collect()
     }
 
+    /// Promise (users): HAMi-core's limit is lifted while all other jobs on the GPU are idle; otherwise, and without
+    /// the daemon, it applies.
+    /// With `two_borrowers_that_both_compute_have_their_shares`, `the_switch_alone_is_written`,
+    /// `a_file_of_another_kind_stays_as_it_is`, `hami_core_limits_a_borrower_only_while_its_neighbour_computes`.
     #[test]
     fn a_limit_is_lifted_only_while_all_neighbours_are_idle() {
         let leases = [

@@ -186,6 +186,7 @@ mod tests {
         slices.collect()
     }
 
+    /// Promise (admins): slices that jobs held when the node went down have a record.
     #[test]
     fn slices_that_ran_when_the_node_went_down_are_recorded_once() {
         let keep = tempfile::tempdir().unwrap();

@@ -400,6 +400,11 @@ mod tests {
         }
     }
 
+    /// Promise (admins): records of all nodes in the shared folder: no line lost, none twice, after a killed daemon, a
+    /// full disk, a rotation, or without the folder.
+    /// With `a_daemon_that_died_before_it_noted_the_offset_copies_nothing_twice`,
+    /// `a_line_cut_by_a_full_disk_is_written_again`, `the_rest_of_a_rotated_file_is_copied_before_the_new_one`,
+    /// `a_shared_folder_that_is_not_mounted_is_an_error_and_loses_nothing`.
     #[test]
     fn lines_are_copied_by_day_once_each() {
         let node = Node::new();

@@ -65,7 +65,10 @@ fn ended(number: u64, job: Submission, disturb: impl FnOnce(&mut World)) -> Opti
     run.decided.map(|decided| decided - run.begin)
 }
 
-/// Activity of a job while the machine stands still is not seen, so the time counts as activity.
+/// Promise (reaper): warnings survive a restart of the daemon; missing data counts as use.
+/// With `a_job_that_becomes_active_while_slurm_answers_is_not_ended`, `a_warning_outlives_the_daemon`,
+/// `time_without_a_daemon_counts_as_use`.
+// Activity of a job while the machine stands still is not seen, so the time counts as activity.
 #[test]
 fn a_pause_of_the_machine_counts_as_use() {
     // Longer than the longest gap: three intervals in the second half of the window, six in the first.
@@ -85,7 +88,11 @@ fn a_pause_of_the_machine_counts_as_use() {
     }
 }
 
-/// Users see how long a slice has been idle, the warning, and the end that then comes.
+/// Promise (admins): gpufrac-reaperd shows each slice with its use, idle time, warnings and end in `status.json` after
+/// each round; a write that fails or hangs stops no round.
+/// With `the_file_is_written_in_each_round_and_its_copy_when_a_slice_changes_or_after_a_pause`,
+/// `a_shared_folder_that_is_gone_is_reported_and_the_node_still_shown`, `room_is_what_slurm_still_counts`.
+// Users see how long a slice has been idle, the warning, and the end that then comes.
 #[test]
 fn users_see_the_idle_time_the_warning_and_the_end() {
     let mut world = World::new(
@@ -148,7 +155,9 @@ fn a_job_that_becomes_active_while_slurm_answers_is_not_ended() {
     assert!((20..120).contains(&spared), "{spared} were spared");
 }
 
-/// The hour of `reaps_per_hour` begins when a job has ended, however long that took.
+/// Promise (reaper): dry-run touches nothing and does not count later; a node ends no more than so many an hour.
+/// With `a_dry_run_touches_nothing_and_does_not_count_later`.
+// The hour of `reaps_per_hour` begins when a job has ended, however long that took.
 #[test]
 fn the_limit_of_an_hour_counts_from_the_end_of_a_job() {
     let hour = Duration::from_secs(3600);

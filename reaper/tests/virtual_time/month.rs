@@ -147,6 +147,8 @@ const FAILED: [(u64, &str); 1] = [(
     "a burst of 5 s went unseen in the second half of the window: a neighbour on the GPU was taken down",
 )];
 
+/// Promise (reaper): a month of 300 jobs a day: under 0.5 % of the slice-hours stalled, no busy job ended.
+/// With `months_that_ever_failed`, `a_day_of_jobs`.
 #[test]
 fn a_month_of_jobs() {
     month(seed());

@@ -147,6 +147,8 @@ fn too_many_in_an_hour(ends: &[Duration], most: u32) -> Option<Duration> {
     close.next().map(|(_, last)| *last)
 }
 
+/// Promise (reaper): no busy job of ten thousand is ended, whatever disturbs the daemon.
+/// With `worlds_that_ever_failed`, `no_busy_job_is_ended_by_mistake`.
 #[test]
 fn no_busy_job_of_ten_thousand_is_ended() {
     let seed = seed();

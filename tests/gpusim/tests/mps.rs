@@ -76,6 +76,8 @@ fn behaves(mps: &Mps, flags: &[&str]) {
     mps.start(flags);
 }
 
+/// Promise (admins): the stand-in for MPS's control daemon does what the real one does.
+/// With `the_real_one`.
 #[test]
 fn the_standin_behaves_as_the_real_one() {
     let mps = Mps::standin("{}");

@@ -50,6 +50,8 @@ mod tests {
 
     use super::*;
 
+    /// Promise (never): a build that is installed over the running one ends neither slurmctld nor a job.
+    /// With `a_new_build_over_a_running_one_harms_nothing`.
     #[test]
     fn programs_with_the_old_file_open_keep_it() {
         let place = tempfile::tempdir().unwrap();

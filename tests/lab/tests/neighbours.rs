@@ -434,6 +434,9 @@ fn other_readings(one: &str, other: &str) -> String {
     }
 }
 
+/// Promise (admins): tools of others read what docs/admin/neighbours.md says, in the texts that real Slurm shows.
+/// With `each_wrong_reading_has_its_reason`, `the_expressions_read_what_their_tools_read`,
+/// `slurm_shows_what_is_recorded`, `slurm_shows_what_is_recorded_by_another_name`.
 #[test]
 fn the_page_has_what_each_tool_reads() {
     let path = root().join("docs/admin/neighbours.md");
@@ -506,6 +509,7 @@ fn expression_of(patch: &str, open: char, close: char) -> String {
     expression.to_owned()
 }
 
+/// Promise (admins): the expressions of contrib/neighbours read fractions as no GPUs, and GPUs as before.
 #[test]
 fn the_patches_read_names_whole() {
     let ood = expression_of("ood_core.patch", '/', '/');

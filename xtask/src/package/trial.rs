@@ -297,6 +297,9 @@ mod tests {
         }
     }
 
+    /// Promise (admins): packages: install, upgrade and downgrade with running jobs, removal that leaves a Slurm that
+    /// starts, and a refusal to go while Slurm's files name the plugins; pages of docs/admin, word by word on clean
+    /// Debian 12, 13 and forky.
     #[test]
     #[ignore = "builds for each series and starts clusters: ten minutes"]
     fn the_pages_for_admins_hold_on_all_series() {
@@ -325,6 +328,9 @@ mod tests {
         .unwrap();
     }
 
+    /// Promise (admins): the role of contrib/ansible: check mode changes nothing, a second run neither, a mistake ends
+    /// it on the first host, a change of layout waits for jobs.
+    /// With `ansible_reads_the_playbook_and_its_role`.
     #[test]
     #[ignore = "builds for each series and starts clusters: ten minutes"]
     fn the_role_for_ansible_holds_on_all_series() {

@@ -158,6 +158,8 @@ mod tests {
         files.iter().map(row).collect()
     }
 
+    /// Promise (admins): .deb and .rpm have the same files, root's, and need what the build needs.
+    /// With `dependencies_of_a_package_are_read_from_its_build`.
     #[test]
     fn both_kinds_of_packages_have_the_same_files() {
         let place = tempfile::tempdir().unwrap();

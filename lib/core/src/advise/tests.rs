@@ -24,6 +24,8 @@ fn plan(workload: Workload, gpu: &str) -> Plan<'_> {
     }
 }
 
+/// Promise (users): `gpufrac advise` prints a configuration that works, and docs/admin/choose.md says the same.
+/// With `the_page_says_the_same`, `mixed_sizes_get_a_layout_that_lends_both`, `advise_prints_a_file_that_check_takes`.
 #[test]
 fn every_advice_is_a_configuration() {
     let drivers = [None, Some(535), Some(580)];

@@ -232,6 +232,7 @@ fn the_reaper_is_read() {
     assert_eq!(reaper.mail, mail);
 }
 
+/// Promise (admins): a mistake in the prices of gpufrac.toml stops no job.
 #[test]
 fn prices_are_read_and_a_mistake_in_them_stops_no_job() {
     let rates = full().rates;

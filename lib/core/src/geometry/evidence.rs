@@ -178,6 +178,9 @@ mod tests {
 
     use super::*;
 
+    /// Promise (admins): each row of the built-in tables says whether it rests on an output of nvidia-smi, NVIDIA's
+    /// manual, a measurement or an assumption.
+    /// With `each_measured_fact_has_its_file`, `the_assumed_rows_are_what_their_comment_says`.
     #[test]
     fn every_row_of_every_model_says_what_it_rests_on() {
         for model in Geometry::builtin_names() {

@@ -51,6 +51,7 @@ impl Geometry {
 mod tests {
     use super::*;
 
+    /// Promise (admins): GPUs are recognized by NVML's names.
     #[test]
     fn models_are_known_by_what_nvidia_calls_them() {
         for (product, memory, model) in [

@@ -85,6 +85,7 @@ fn the_preferences_are_those_of_the_design() {
     }
 }
 
+/// Promise (placement): every built-in geometry is proven.
 #[test]
 fn every_builtin_geometry_is_proven() {
     for model in Geometry::builtin_names() {
@@ -176,6 +177,8 @@ fn assert_really_stuck(model: &str, case: &Counterexample) {
     }
 }
 
+/// Promise (placement): an unsafe layout is refused and shows a state that breaks it.
+/// With `a_whole_gpu_of_mixed_sizes_is_refused_with_a_state`.
 #[test]
 fn unsafe_menus_of_halves_show_a_state() {
     let geometry = builtin("H100-80");

@@ -447,6 +447,8 @@ fn a_whole_gpu_without_mig_is_a_slice_of_a_pool_of_mig() {
     }
 }
 
+/// Promise (never): a damaged lease is never taken for another.
+/// With `a_damaged_or_moved_lease_fails_the_whole_list`.
 #[test]
 fn every_cut_and_every_changed_bit_is_noticed() {
     let mut lease = lease();

@@ -186,6 +186,11 @@ mod tests {
 
     const BOTH: [GresForm; 2] = [GresForm::Colon, GresForm::Slash];
 
+    /// Promise (users): a GRES text that Slurm would read differently is refused; a job that has one is held.
+    /// With `texts_that_slurm_and_gpufrac_read_alike_are_accepted`,
+    /// `texts_that_slurm_counts_differently_are_refused_where_they_are_counted`,
+    /// `texts_that_slurm_counts_unchanged_are_accepted`, `random_texts_are_read_as_this_slurm_reads_them_or_refused`,
+    /// `a_text_that_slurm_reads_otherwise_holds_the_job`, `a_text_that_slurm_reads_otherwise_is_refused`.
     #[test]
     fn texts_that_slurm_reads_differently_are_refused() {
         for text in [

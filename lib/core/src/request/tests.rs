@@ -167,6 +167,8 @@ fn counts_as_slurm_reads_them() {
     }
 }
 
+/// Promise (users): `--gpus-per-node=0.25` and `--gres=gpu:0.25` mean the same fraction.
+/// With `options_that_count_per_node_mean_a_fraction_too`.
 #[test]
 fn a_part_of_gpu_is_a_fraction_and_can_be_spelled_out() {
     for (list, plain) in [

@@ -103,6 +103,9 @@ fn job<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
     }
 }
 
+/// Promise (admins): `[gres] name` is the name by which Slurm counts, and users write `gpufrac`.
+/// With `texts_of_slurm_are_read_as_gpufracs`, `fractions_are_judged_by_the_name_of_the_file`,
+/// `conf_prints_the_name_by_which_slurm_counts`, `another_name_serves_steps_tasks_and_updates`.
 #[test]
 fn slurm_counts_by_the_name_of_the_file() {
     let mut config = config();
@@ -168,6 +171,7 @@ fn rounding_is_said() {
     cases(shared_config(), "rounding_is_said");
 }
 
+/// Promise (users): several pools or partitions: the costliest rounding.
 #[test]
 fn several_pools_give_the_costliest() {
     cases(shared_config(), "several_pools_give_the_costliest");
@@ -183,6 +187,10 @@ fn whole_gpus() {
     cases(shared_config(), "whole_gpus");
 }
 
+/// Promise (placement): an integer is a number of whole GPUs: `gpufrac:4`; `1.5` and forged counts are refused, and 25
+/// % is written 0.25.
+/// With `a_node_has_no_more_gpus_than_its_pool_names`, `several_gpus_are_limited_by_the_nodes_of_slurm_conf`,
+/// `decisions_are_stable_and_never_too_little`.
 #[test]
 fn several_gpus_by_an_integer() {
     cases(shared_config(), "several_gpus_by_an_integer");
@@ -340,6 +348,8 @@ fn contradictions_are_refused() {
     cases(shared_config(), "contradictions_are_refused");
 }
 
+/// Promise (users): Slurm's other GPU options are refused beside a fraction, with what to write instead.
+/// With `options_that_do_not_count_per_node_say_what_to_write`.
 #[test]
 fn options_that_do_not_go_with_a_fraction() {
     cases(shared_config(), "options_that_do_not_go_with_a_fraction");
@@ -376,6 +386,8 @@ fn a_reservation_may_have_a_partition_of_its_own() {
     assert_eq!(decided("cpu", Some("gpu"), None), Ok(Some(50)));
 }
 
+/// Promise (users): a step that asks for more than its job has is refused with a message.
+/// With `steps.rs::a_step_cannot_have_more_than_its_job`, `steps_do_not_divide_a_whole_gpu`.
 #[test]
 fn a_step_cannot_have_more_than_its_job() {
     let hint = |own, tres| match decide(shared_config(), &job("gpu", tres), Occasion::Step) {
@@ -429,11 +441,18 @@ fn a_step_cannot_have_more_than_its_job() {
     }
 }
 
+/// Promise (isolation): no spelling of `gpu`, `shard` or `mps` bypasses the rules.
+/// With `mps_of_slurm_is_not_the_mechanism_of_this_name`, `mps_of_slurm_is_refused_in_a_partition_with_pools`.
 #[test]
 fn raw_requests_in_partitions_with_pools() {
     cases(shared_config(), "raw_requests_in_partitions_with_pools");
 }
 
+/// Promise (users): `gpufrac:percent:25` is `gpufrac:0.25`, in jobs and steps; what other submitters write, by
+/// docs/admin/neighbours.md, is a quarter.
+/// With `a_whole_number_of_percent`, `submitters_get_a_quarter_as_the_page_says`,
+/// `common_wrong_requests_are_answered_once_with_the_right_one`,
+/// `slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice`.
 #[test]
 fn a_percentage_is_the_fraction() {
     cases(shared_config(), "a_percentage_is_the_fraction");
@@ -490,6 +509,9 @@ fn advice_is_what_can_be_had_there() {
     assert!(with_none.contains("leave none out"), "{with_none}");
 }
 
+/// Promise (users): a request with a GPU Type that slurm.conf no longer has is answered with that Type and the fraction
+/// to write.
+/// With `types_are_read_from_the_lines_of_nodes`.
 #[test]
 fn a_type_that_nothing_in_the_cluster_has_is_refused_where_gpus_are_shared() {
     let types =
@@ -557,11 +579,14 @@ fn gpus_that_slurm_derives_from_tasks_are_asked_for_as_well() {
     );
 }
 
+/// Promise (users): a partition without a pool.
 #[test]
 fn partitions_without_a_pool() {
     cases(shared_config(), "partitions_without_a_pool");
 }
 
+/// Promise (users): min, max, default of a partition.
+/// With `defaults_of_partitions`.
 #[test]
 fn rules_of_partitions() {
     cases(shared_config(), "rules_of_partitions");
@@ -735,6 +760,9 @@ fn shared_config() -> &'static Config {
     CONFIG_ONCE.get_or_init(config)
 }
 
+/// Promise (admins): no message about a request proposes what the cluster does not give.
+/// With `an_update_to_a_type_that_no_node_has_is_refused`,
+/// `more_tasks_than_the_nodes_have_room_for_are_refused_with_a_number_that_fits`.
 #[test]
 fn no_size_is_proposed_that_the_cluster_does_not_give() {
     cases(

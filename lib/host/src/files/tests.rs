@@ -32,6 +32,8 @@ fn a_leftover_of_a_killed_writer_does_not_stop_the_next() {
     assert_eq!(dir.names().unwrap(), ["a"]);
 }
 
+/// Promise (isolation): root follows no link, and uses no folder that others can write.
+/// With `a_directory_that_others_can_write_is_refused`, `a_lease_that_is_a_link_is_not_read`.
 #[test]
 fn links_are_not_followed() {
     let (_keep, dir) = folder();

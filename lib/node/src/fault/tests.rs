@@ -507,6 +507,9 @@ fn a_forged_entry_ends_the_job_at_most() {
 }
 
 proptest! {
+    /// Promise (admins): nothing that a user can cause drains a node.
+    /// With `no_epilog_drains_for_what_a_user_can_cause`, `a_full_file_system_requeues_the_job`,
+    /// `no_request_of_a_user_drains_the_node`, `a_device_of_no_pool_holds_the_job_and_drains_no_node`.
     #[test]
     fn nothing_that_a_user_can_cause_drains(error in carve()) {
         prop_assert!(

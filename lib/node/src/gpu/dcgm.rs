@@ -300,6 +300,10 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         (uuid.to_owned(), id)
     }
 
+    /// Promise (reaper): both names of dcgm-exporter's activity are read; `gpufrac check` names an exporter that has
+    /// neither, with what it has, and instances that the exporter does not list.
+    /// With `an_answer_without_the_activity_says_what_it_has`, `check_names_what_the_daemon_of_a_node_needs`,
+    /// `an_instance_that_the_exporter_does_not_list_is_named_after_a_while`.
     #[test]
     fn instances_are_read_and_values_that_are_no_numbers_are_skipped() {
         for text in [TEXT.to_owned(), of_4_9(TEXT)] {
@@ -348,6 +352,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         }
     }
 
+    /// Promise (reaper): values of dcgm-exporter that do not change count as missing.
     #[test]
     fn values_that_stand_still_are_stale() {
         let mut exporter = dcgm();

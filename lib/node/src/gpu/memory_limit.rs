@@ -87,6 +87,9 @@ mod tests {
 
     use super::*;
 
+    /// Promise (admins): memory limits of control groups: what a node lacks is named, nvidia-smi is told group, limit
+    /// and GPU.
+    /// With `nvidia_smi_is_told_group_limit_and_gpu`.
     #[test]
     fn a_missing_driver_version_or_controller_is_named() {
         let keep = tempfile::tempdir().unwrap();

@@ -93,6 +93,7 @@ fn is_wanted(folder: &Path, unit: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// Promise (admins): `gpufrac check` names another service that makes MIG instances at boot.
     #[test]
     fn a_service_that_makes_instances_at_boot_is_named() {
         let root = tempfile::tempdir().unwrap();
@@ -110,6 +111,7 @@ mod tests {
         );
     }
 
+    /// Promise (admins): `gpufrac check` warns of a node whose node-setup or reaper does not run at boot.
     #[test]
     fn a_unit_that_is_not_enabled_is_named() {
         let root = tempfile::tempdir().unwrap();

@@ -156,6 +156,8 @@ mod tests {
         fs::read_to_string(keep.path().join("out")).ok()
     }
 
+    /// Promise (admins): hooks of the site get the place, end in time, and do not run if others can change them.
+    /// With `a_hook_that_hangs_is_killed`, `a_hook_that_others_can_change_does_not_run`.
     #[test]
     fn a_hook_gets_the_place_and_no_other_environment() {
         let keep = tempfile::tempdir().unwrap();

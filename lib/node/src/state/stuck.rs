@@ -319,6 +319,9 @@ mod tests {
         }
     }
 
+    /// Promise (admins): a place is stuck at its third failure or after two minutes, and works again at the first
+    /// success.
+    /// With `a_place_that_works_again_is_forgotten`.
     #[test]
     fn a_place_is_stuck_at_its_third_failure_or_after_two_minutes() {
         let keep = tempfile::tempdir().unwrap();

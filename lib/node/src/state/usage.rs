@@ -190,6 +190,7 @@ mod tests {
         slices.collect()
     }
 
+    /// Promise (admins): one usage record a slice, also after a crash.
     #[test]
     fn a_record_is_appended_and_not_repeated_by_a_retry() {
         let keep = tempfile::tempdir().unwrap();

@@ -92,8 +92,10 @@ mod tests {
         choose(rooms, wanted)
     }
 
-    /// What Slurm 24.11 did: nodes 1 to 8 of 64 CPUs, with 16, 3, 5, 8, 16, 2, 0 and 0 jobs of a CPU, and no GPU free
-    /// on nodes 1 and 5.
+    /// Promise (users): a plan chooses nodes as `select/cons_tres` does: the smallest set of neighbouring nodes that is
+    /// enough, in it the node with the least room.
+    // What Slurm 24.11 did: nodes 1 to 8 of 64 CPUs, with 16, 3, 5, 8, 16, 2, 0 and 0 jobs of a CPU, and no GPU free
+    // on nodes 1 and 5.
     #[test]
     fn nodes_are_those_that_slurm_gave() {
         let free = [(2, 61), (3, 59), (4, 56), (6, 62), (7, 64), (8, 64)];

@@ -144,6 +144,7 @@ mod tests {
         assert_eq!(shares.collect::<Vec<_>>(), [(0, 0), (0, 0), (32, 400)]);
     }
 
+    /// Promise (admins): `gpufrac plan --cluster` reads slurm.conf with its includes, as the other commands do.
     #[test]
     fn defaults_sets_and_includes_hold_as_in_slurm() {
         let folder = tempfile::tempdir().unwrap();

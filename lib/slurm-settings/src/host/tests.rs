@@ -86,6 +86,14 @@ fn wrong(found: &[Trouble]) -> Vec<&Wrong> {
     found.iter().map(|trouble| &trouble.wrong).collect()
 }
 
+/// Promise (admins): `gpufrac check` names a plugin that is missing, no plugin, or of another series; a program that is
+/// missing, cannot run or whose status is lost; files that others can change, or that their reader cannot read.
+/// With `files_that_users_cannot_read_are_named_where_users_submit`,
+/// `files_that_name_roots_programs_belong_to_root_or_slurm`, `programs_that_the_kernel_does_not_start_are_named`,
+/// `programs_that_slurmd_cannot_run_are_named_on_nodes`, `scripts_that_lose_the_exit_status`,
+/// `scripts_that_end_with_the_programs_exit_status`, `scripts_that_are_not_understood_are_reported_as_unknown`,
+/// `scripts_that_never_make_a_slice_are_named`, `conditions_of_the_program_are_named`, `each_step_of_the_way_is_roots`,
+/// `mistakes_on_hosts_are_named_with_their_cure`.
 #[test]
 fn plugins_that_slurm_cannot_load_are_named() {
     let world = World::new();
@@ -334,6 +342,8 @@ fn programs_that_the_kernel_does_not_start_are_named() {
     assert_eq!(wrong(&found), [&Wrong::NoStart(NoStart::NoFile)]);
 }
 
+/// Promise (admins): `gpufrac check` names programs, plugins and a slurmctld of another build of gpufrac.
+/// With `a_slurmctld_of_another_build_is_named`, `the_build_of_a_plugin_of_gpufrac_is_read_from_its_file`.
 #[test]
 fn programs_and_plugins_of_another_build_are_named() {
     let world = World::new();
@@ -408,6 +418,7 @@ fn two_files_of_gpufrac_that_differ_are_named() {
     }
 }
 
+/// Promise (admins): `gpufrac check` finds gpufrac's programs behind scripts of the site.
 #[test]
 fn a_program_behind_scripts_of_the_site_is_found() {
     let world = World::new();
@@ -453,6 +464,10 @@ fn a_program_behind_scripts_of_the_site_is_found() {
     );
 }
 
+/// Promise (admins): `gpufrac check` names scripts of a site that end all processes on a GPU, or write jobstats' files
+/// by Slurm's numbers.
+/// With `scripts_that_end_all_processes_on_a_gpu`, `harmless_scripts_are_not_named`,
+/// `scripts_that_credit_jobs_by_slurms_numbers`.
 #[test]
 fn scripts_that_harm_other_jobs_are_named() {
     let world = World::new();

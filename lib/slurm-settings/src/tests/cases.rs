@@ -55,6 +55,8 @@ fn check(text: &str) -> Result<(), String> {
         .ok_or_else(|| format!("other findings: {found:#?}"))
 }
 
+/// Promise (admins): `gpufrac check` names each wrong setting of Slurm with its place and its fix.
+/// With `a_wrong_line_of_a_file_is_named`.
 #[test]
 fn each_case_has_its_findings() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");

@@ -32,6 +32,8 @@ mod tests {
 
     use super::*;
 
+    /// Promise (admins): a trial of `gpufrac init` reaches nothing of the cluster.
+    /// With `nothing_of_the_cluster_is_reached`.
     #[test]
     fn only_this_host_answers() {
         test_seed::needs_root();

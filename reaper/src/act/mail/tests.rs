@@ -218,6 +218,8 @@ fn the_message_is_what_a_mail_program_reads() {
     assert_eq!(chart.contents(), message.chart_svg.unwrap().as_bytes());
 }
 
+/// Promise (reaper): nobody adds a header or a recipient to a mail.
+/// With `only_one_sane_address_is_a_recipient`.
 #[test]
 fn a_header_cannot_be_added() {
     let site = Site::new();

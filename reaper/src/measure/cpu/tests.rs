@@ -81,6 +81,8 @@ fn busy(group: &Path, seconds: u64) {
     fs::write(task.join("cgroup.procs"), "4711\n").unwrap();
 }
 
+/// Promise (reaper): control groups of version 2 are found by job or by SLUID, of this run alone, in any slice.
+/// With `scopes_are_found_in_any_slice_and_at_any_time`, `a_job_is_known_by_the_group_that_slurm_made`.
 #[test]
 fn groups_are_named_by_sluid_or_by_job() {
     for name in ["sEKNKTV3WPV500", "job_7"] {

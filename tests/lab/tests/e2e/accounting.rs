@@ -123,6 +123,8 @@ fn hold(lab: &Lab, user: &User, args: &[&str]) -> Result<JobId, LabError> {
     lab.sbatch(user, &[args, &["--wrap", HOLD]].concat())
 }
 
+/// Promise (admins): fractions are in sacct, sreport, limits, billing and fair-share by their size after rounding.
+/// With `limits_of_accounts_and_qos_hold_for_fractions`, `fractions_are_billed_and_lower_the_fair_share`.
 #[test]
 fn fractions_are_in_sacct_and_sreport() -> Result<(), LabError> {
     let begin = now();
@@ -430,6 +432,9 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a plan reads the limits that sacctmgr prints to an ordinary user, by the commands of the manual,
+/// and names lines that it cannot read.
+/// With `both_tables_are_read_from_one_file_and_broken_lines_are_named`, `no_bytes_of_a_table_cause_a_panic`.
 #[test]
 fn a_plan_reads_the_limits_that_sacctmgr_prints_to_a_user() -> Result<(), LabError> {
     let lab = Lab::builder().accounting().start()?;
@@ -594,6 +599,10 @@ fn run_line(lab: &Lab, line: &str) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Promise (admins): `gpufrac check` names limits of QOS and associations, weights and reservations that fractions
+/// change, and its lines mend them.
+/// With `limits_on_gpus_hold_no_fraction`, `a_limit_on_shards_names_the_sizes_over_it`,
+/// `a_reservation_of_gpus_is_replaced_by_one_of_its_nodes`, `weights_of_types_are_weights_of_gpus`.
 #[test]
 fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Result<(), LabError> {
     const TRACKED: &str = "AccountingStorageTRES=gres/gpu,gres/gpu:h100,gres/shard";
@@ -713,6 +722,8 @@ fn check_names_the_limits_that_fractions_change_and_its_lines_mend_them() -> Res
     lab.expect_nothing_left()
 }
 
+/// Promise (admins): `gpufrac check --migration` lists what ends, what to write instead, and whose jobs wait with it.
+/// With `a_migration_is_listed_before_anything_is_written`, `each_old_request_has_a_new_one_of_the_menu`.
 #[test]
 fn a_migration_lists_the_requests_of_waiting_and_ended_jobs() -> Result<(), LabError> {
     let mut lab = Lab::builder().accounting().start()?;

@@ -628,6 +628,9 @@ fn expect_sums_of_accounting(lab: &Lab, sums: &Value) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Promise (admins): through kills of prologs, epilogs, slurmd and the reaper, requeues and steps of clocks no record
+/// is lost or there twice, the books of each GPU balance to the second, and a report has slurmdbd's hours and the sums
+/// of a script in another language, by every grouping to the cent.
 #[test]
 fn the_books_balance_through_crashes_requeues_and_steps_of_clocks() -> Result<(), LabError> {
     let library = clock::library();

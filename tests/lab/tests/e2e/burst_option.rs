@@ -86,6 +86,8 @@ fn a_burst_raises_the_ceiling_and_is_counted_nowhere() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): --gpufrac-burst of sbatch, salloc and srun reaches the node, and a user cannot forge it.
+/// With `a_burst_in_the_environment_of_a_prolog_counts_for_nothing`.
 #[test]
 fn the_burst_reaches_the_lease_by_every_way_and_cannot_be_forged() -> Result<(), LabError> {
     let control = control();

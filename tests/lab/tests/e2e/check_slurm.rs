@@ -54,6 +54,8 @@ fn the_labs_own_settings_are_right() -> Result<(), LabError> {
     Ok(())
 }
 
+/// Promise (admins): `gpufrac check` says where the pools of a host are not those that slurmctld has.
+/// With `an_answer_is_a_sum_or_why_there_is_none`.
 #[test]
 fn pools_that_are_not_slurmctlds_are_named() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

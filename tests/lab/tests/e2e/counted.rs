@@ -55,7 +55,9 @@ fn said_by_slurmd(lab: &Lab, words: &str) -> bool {
     fs::read_to_string(log).is_ok_and(|log| log.contains(words))
 }
 
-/// slurmd does so if slurmctld returns with a state that is some seconds old: it starts jobs again, without their
+/// Promise (users): a job without its slice starts no task, and goes back to the queue where it can.
+/// With `a_job_that_holds_devices_without_asking_is_noted`.
+// slurmd does so if slurmctld returns with a state that is some seconds old: it starts jobs again, without their
 #[test]
 fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 2).pools(POOLS).start()?;
@@ -223,6 +225,9 @@ fn ssh_sessions(version: CgroupVersion) -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a process that enters a job by ssh (pam_slurm_adopt) reaches no more of a GPU than Slurm counted.
+/// With `an_ssh_session_reaches_no_more_than_slurm_counted_on_version_2`,
+/// `a_job_reaches_what_is_not_denied_from_any_group_below`.
 #[test]
 fn an_ssh_session_reaches_no_more_than_slurm_counted() -> Result<(), LabError> {
     ssh_sessions(CgroupVersion::V1)

@@ -46,6 +46,7 @@ fn look(lab: &Lab) -> String {
     )
 }
 
+/// Promise (users): a fraction with `--core-spec` or `--thread-spec` is refused where Slurm takes these.
 #[test]
 fn a_fraction_on_nodes_of_its_own_by_reserved_cores_is_refused() -> Result<(), LabError> {
     let builder = Lab::builder().slurm_conf_extra("AllowSpecResourcesUsage=yes");
@@ -65,6 +66,8 @@ fn a_fraction_on_nodes_of_its_own_by_reserved_cores_is_refused() -> Result<(), L
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a job with `--exclusive` runs, and gets no GPU that it did not request.
+/// With `exclusive_jobs_get_no_shares_and_no_default`.
 #[test]
 fn an_exclusive_job_without_a_gpu_runs_and_reaches_none() -> Result<(), LabError> {
     let lab = lab()?;
@@ -84,6 +87,8 @@ fn an_exclusive_job_without_a_gpu_runs_and_reaches_none() -> Result<(), LabError
     lab.expect_nothing_left()
 }
 
+/// Promise (isolation): GPUs that Slurm derives from the number of tasks count as requested.
+/// With `gpus_that_slurm_derives_from_tasks_are_asked_for_as_well`.
 #[test]
 fn gpus_that_slurm_would_derive_from_tasks_are_refused() -> Result<(), LabError> {
     let lab = lab()?;
@@ -99,6 +104,8 @@ fn gpus_that_slurm_would_derive_from_tasks_are_refused() -> Result<(), LabError>
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a job that is submitted from inside another job has its own request.
+/// With `a_job_from_inside_asks_for_its_own_alone`.
 #[test]
 fn jobs_submitted_from_inside_a_fraction_get_what_they_ask_for() -> Result<(), LabError> {
     let lab = lab()?;
@@ -137,6 +144,7 @@ fn jobs_submitted_from_inside_a_fraction_get_what_they_ask_for() -> Result<(), L
     lab.expect_nothing_left()
 }
 
+/// Promise (isolation): a change of partition does not bypass its rules.
 #[test]
 fn a_change_of_partition_does_not_bypass_its_rules() -> Result<(), LabError> {
     let lab = lab()?;

@@ -110,6 +110,9 @@ fn activity(lab: &Lab, job: JobId) -> Result<f64, LabError> {
     })
 }
 
+/// Promise (admins): before Slurm 23.02, whose sacctmgr changes capitals, no summary is written, and the command says
+/// so.
+/// With `summaries_are_written_only_by_an_sacctmgr_that_keeps_capitals`.
 #[test]
 fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result<(), LabError> {
     let readers = readers();

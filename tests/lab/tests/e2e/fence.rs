@@ -116,11 +116,15 @@ pub(crate) fn own_devices(lab: &Lab, job: JobId) -> Result<BTreeSet<String>, Lab
     ]))
 }
 
+/// Promise (isolation): two users, and one user twice: each job opens its own instance alone; a job without a fraction
+/// none.
 #[test]
 fn two_users_side_by_side_reach_their_own_instance_and_nothing_else() -> Result<(), LabError> {
     side_by_side(CgroupVersion::V1)
 }
 
+/// Promise (isolation): the fence on control groups of version 2, beside Slurm's own BPF programs.
+/// With `steps_are_fenced_together_with_slurms_own_programs`.
 #[test]
 fn two_users_side_by_side_on_control_groups_of_version_2() -> Result<(), LabError> {
     side_by_side(CgroupVersion::V2)
@@ -186,6 +190,7 @@ done
 /// `cudaErrorNoDevice`, the exit status of a program that may not open its device.
 const NO_DEVICE: &str = "100";
 
+/// Promise (isolation): CUDA programs reach the instances of their job and no other.
 #[test]
 fn a_cuda_program_runs_on_its_own_instance_and_on_no_other() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 2).start()?;
@@ -226,6 +231,7 @@ fn a_cuda_program_runs_on_its_own_instance_and_on_no_other() -> Result<(), LabEr
     lab.expect_nothing_left()
 }
 
+/// Promise (isolation): a step without a GPU reaches no GPU of another job.
 #[test]
 fn a_step_that_gives_its_gpu_up_reaches_no_other() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -256,6 +262,8 @@ pub(crate) fn wait_for_file(lab: &Lab, name: &str) -> Result<(), LabError> {
     })
 }
 
+/// Promise (isolation): on a node with pools no task starts without its fence.
+/// With `without_task_cgroup_a_task_is_fenced_or_does_not_start`.
 #[test]
 fn no_task_starts_where_it_is_not_known_what_to_close() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

@@ -78,6 +78,10 @@ pub fn run(
     lab.command(program).user(user).args(args).run()
 }
 
+/// Promise (reaper): a wrong value of --gpufrac-idle is refused; without a fraction the user is told that the option
+/// does nothing; a job from inside another job has its own; an update keeps the value.
+/// With `a_job_without_a_fraction_is_told_that_the_option_does_nothing`,
+/// `jobs_submitted_from_inside_have_their_own_wish`, `an_update_keeps_the_wish`.
 #[test]
 fn the_commands_know_the_option_and_refuse_values_that_are_none() -> Result<(), LabError> {
     let lab = lab()?;
@@ -106,6 +110,8 @@ fn the_commands_know_the_option_and_refuse_values_that_are_none() -> Result<(), 
     lab.expect_nothing_left()
 }
 
+/// Promise (reaper): --gpufrac-idle of sbatch, salloc and srun reaches the node, and a user cannot forge it.
+/// With `other_clients_have_the_option_and_cannot_forge_what_was_granted`.
 #[test]
 fn the_wish_reaches_the_lease_by_every_way_of_submission() -> Result<(), LabError> {
     let lab = lab()?;
@@ -346,6 +352,8 @@ fn expect_untouched(lab: &Lab, array: JobId) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Promise (never): a prolog that requeues, holds or cancels a task of an array affects no other task.
+/// With `an_arrays_task_is_cancelled_alone`, `an_arrays_first_task_is_cancelled_alone`.
 #[test]
 fn an_arrays_task_is_requeued_alone() -> Result<(), LabError> {
     let lab = lab()?;

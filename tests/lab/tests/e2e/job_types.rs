@@ -19,6 +19,7 @@ fn cuda(output: &str) -> Vec<String> {
         .collect()
 }
 
+/// Promise (users): sbatch: instance, environment, and nothing left.
 #[test]
 fn sbatch() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -55,6 +56,8 @@ fn sbatch() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): salloc, its steps, its shell on the node.
+/// With `salloc_shell_of_its_own_on_the_node_has_the_slice`.
 #[test]
 fn salloc_with_steps() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -107,6 +110,7 @@ fn salloc_shell_of_its_own_on_the_node_has_the_slice() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): srun.
 #[test]
 fn srun() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -125,6 +129,7 @@ fn srun() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): job arrays: an instance for each member.
 #[test]
 fn job_array_of_20() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -165,6 +170,7 @@ fn job_array_of_20() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): fractions count per node.
 #[test]
 fn two_node_job() -> Result<(), LabError> {
     let lab = Lab::builder().nodes(2).start()?;
@@ -190,6 +196,7 @@ fn two_node_job() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): het jobs: each component has its own slice.
 #[test]
 fn het_job() -> Result<(), LabError> {
     let lab = Lab::builder().nodes(2).start()?;

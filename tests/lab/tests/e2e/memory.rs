@@ -103,6 +103,7 @@ fn end(lab: &mut Lab, name: &str) -> Result<(), LabError> {
     lab.stop_daemon(name, Signal::SIGKILL)
 }
 
+/// Promise (users): the plugins access no freed or foreign memory, and leak none in slurmctld.
 #[test]
 #[ignore = "full: minutes under valgrind"]
 fn plugins_use_no_memory_that_is_not_theirs() -> Result<(), LabError> {

@@ -16,6 +16,7 @@ partitions = ["gpu"]
 nodes = "@NODES@"
 "#;
 
+/// Promise (isolation): an instance that jobs share is open to their users alone.
 #[test]
 fn tenants_of_a_half_share_its_instance() -> Result<(), LabError> {
     let control = control();

@@ -508,7 +508,13 @@ fn record(fields: &[&str]) {
         .expect("the table can be written");
 }
 
-/// Some mistakes of each kind, in each run of the tests.
+/// Promise (admins): what an admin gets wrong on a host is named by `gpufrac check`, loses no job of others, and is
+/// mended by what it says.
+/// With `lost_nodes_are_named_and_come_back`, `a_reaper_that_does_not_run_is_named`,
+/// `mistakes_in_gpufrac_toml_are_named_and_lose_nothing`, `mistakes_of_installation_are_named_and_lose_nothing`,
+/// `lost_and_left_over_state_of_a_node_is_named_and_loses_nothing`,
+/// `mistakes_in_slurms_files_are_named_and_lose_nothing`.
+// Some mistakes of each kind, in each run of the tests.
 #[test]
 fn the_most_common_mistakes_are_named_and_lose_nothing() -> Result<(), LabError> {
     if std::env::var_os(TABLE).is_some() {

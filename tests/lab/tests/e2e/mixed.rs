@@ -117,6 +117,8 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a pending job can be moved to a partition with another mechanism.
+/// With `a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it`.
 #[test]
 fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabError> {
     let lab = lab()?;
@@ -139,6 +141,7 @@ fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabErro
     lab.expect_nothing_left()
 }
 
+/// Promise (users): Slurm allocates a GPU of no pool as without gpufrac.
 #[test]
 fn a_gpu_of_no_pool_is_lent_by_slurm_itself() -> Result<(), LabError> {
     let lab = lab()?;
@@ -181,6 +184,7 @@ fn a_gpu_of_no_pool_is_lent_by_slurm_itself() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a job that is submitted from inside another job does not use the other job's MPS daemon.
 #[test]
 fn jobs_from_inside_a_fraction_do_not_keep_its_daemon() -> Result<(), LabError> {
     let lab = lab()?;

@@ -24,6 +24,8 @@ fn lab(tenancy: &str, control: &std::path::Path) -> Result<Lab, LabError> {
 const MEMORY_MIB: u64 = 46_068;
 const DENIED: &str = "Permission denied";
 
+/// Promise (isolation): only users of its jobs reach a control daemon, and none of them can change its limits.
+/// With `a_private_daemon_is_its_jobs_alone`.
 #[test]
 fn two_users_share_a_daemon_and_nobody_else_reaches_it() -> Result<(), LabError> {
     let control = control();
@@ -187,6 +189,7 @@ fn waits(lab: &Lab, job: gpufrac_lab::JobId) -> Result<(), LabError> {
     })
 }
 
+/// Promise (users): requeue and scancel where jobs share a daemon.
 #[test]
 fn requeue_and_scancel_of_tenants() -> Result<(), LabError> {
     let control = control();

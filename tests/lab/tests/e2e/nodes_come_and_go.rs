@@ -28,6 +28,8 @@ fn wait_for_reason(lab: &Lab, job: JobId, reasons: &[&str]) -> Result<(), LabErr
     })
 }
 
+/// Promise (admins): reservations and maintenance of nodes hold for fractions.
+/// With `a_reservations_partition_comes_before_the_default_one`.
 #[test]
 fn a_reserved_node_starts_fractions_of_its_users_alone() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;
@@ -117,6 +119,8 @@ fn a_reservations_partition_comes_before_the_default_one() -> Result<(), LabErro
     Ok(())
 }
 
+/// Promise (admins): a node that is drained, lost or rebooted.
+/// With `slices_of_a_lost_node_go_when_it_is_back`, `after_a_reboot_a_node_gives_fractions`.
 #[test]
 fn a_drained_node_lets_its_fractions_end_and_starts_none() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;
@@ -239,6 +243,7 @@ fn after_a_reboot_a_node_gives_fractions() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (admins): power saving: a fraction that waits switches one node on, and it goes off again.
 #[test]
 fn a_fraction_that_waits_switches_a_node_on() -> Result<(), LabError> {
     let lab = Lab::builder()

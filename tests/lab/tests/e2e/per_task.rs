@@ -41,6 +41,10 @@ fn all_different(output: &str) -> BTreeSet<String> {
     different
 }
 
+/// Promise (users): a slice for each task is refused before 23.11, if the tasks do not fit, or if another option
+/// contradicts it; the message says what to write instead.
+/// With `impossible_requests_are_refused_with_an_alternative`, `tasks_that_never_fit_are_refused`,
+/// `options_that_exclude_a_fraction_for_each_task`.
 #[test]
 fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), LabError> {
     if since(23, 11)? {
@@ -82,6 +86,10 @@ fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), La
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a slice for each task, from Slurm 23.11: in the batch script, steps side by side, srun, salloc, on
+/// several nodes, as shares of a GPU.
+/// With `srun_and_salloc`, `tasks_on_several_nodes_have_slices_where_they_are`, `shares_of_a_gpu_by_task`,
+/// `each_task_counts`.
 #[test]
 fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
     let lab = lab(Lab::builder())?;
@@ -168,6 +176,7 @@ fn a_job_from_inside_asks_for_its_own_alone() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (isolation): tasks reach the instances of their job and no other.
 #[test]
 fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError> {
     let lab = lab(Lab::builder())?;

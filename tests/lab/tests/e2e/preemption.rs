@@ -109,7 +109,10 @@ fn cancel_all(lab: &Lab) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Slurm preempts the fewest jobs for a half, and warned jobs have their time.
+/// Promise (admins): preemption by partition and by QOS (requeue, cancel, grace time): the slice is free when the next
+/// job starts, no start fails.
+/// With `a_fraction_takes_the_place_of_others_by_qos`, `preemptions_in_a_row_without_one_failed_start`.
+// Slurm preempts the fewest jobs for a half, and warned jobs have their time.
 #[test]
 fn a_fraction_takes_the_place_of_others_by_partition() -> Result<(), LabError> {
     let lab = by_partition(HALVES).start()?;
@@ -159,6 +162,7 @@ fn a_fraction_takes_the_place_of_others_by_partition() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (admins): whole GPUs take the place of shares, and shares that of whole GPUs.
 #[test]
 fn a_whole_gpu_takes_the_place_of_shares_and_shares_that_of_a_whole_gpu() -> Result<(), LabError> {
     let lab = by_partition(SHARES).mig(false).start()?;
@@ -281,7 +285,8 @@ fn a_fraction_takes_the_place_of_others_by_qos() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Slurm does not count a suspended job's resources as free, so no job gets them.
+/// Promise (admins): a suspended job keeps its slice.
+// Slurm does not count a suspended job's resources as free, so no job gets them.
 #[test]
 fn a_suspended_job_keeps_its_slice() -> Result<(), LabError> {
     let lab = Lab::builder()

@@ -468,6 +468,9 @@ fn fields(record: &Record, changed: Option<&str>) -> Vec<(String, String)> {
     pairs
 }
 
+/// Promise (admins): the proposal of `gpufrac init` is tried with the host's slurmctld and `slurmd -G`; Slurm starts
+/// with it on each kind of site, a fraction runs on each pool, and nodes and partitions stay as they were otherwise.
+/// With `only_devices_of_pools_may_change`, `what_both_say_speaks_against_nothing`.
 #[test]
 fn slurm_starts_with_the_proposal_for_each_site_and_a_fraction_runs() -> Result<(), LabError> {
     // An everyday run tries each site on one series, and --full, which reads more random sites too, each on all.

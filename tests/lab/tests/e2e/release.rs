@@ -91,6 +91,7 @@ fn restart_daemons(lab: &mut Lab) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Promise (never): a micro upgrade of Slurm needs no rebuild.
 #[test]
 fn another_release_of_the_series_serves_fractions() -> Result<(), LabError> {
     let lab = Lab::builder().plugin_folder(of_next_micro()).start()?;
@@ -124,6 +125,7 @@ fn another_release_of_the_series_serves_fractions() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (never): in a Slurm of another series the plugins change nothing, and log an error.
 #[test]
 fn another_series_leaves_slurm_alone_and_says_so() -> Result<(), LabError> {
     let mut lab = Lab::builder().start()?;

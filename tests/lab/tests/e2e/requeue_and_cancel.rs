@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use gpufrac_lab::{Lab, LabError};
 
+/// Promise (users): requeue, scancel at any time, time limit.
+/// With `scancel_while_pending`, `scancel_while_in_prolog`,
+/// `a_job_that_is_cancelled_while_its_prolog_waits_never_runs`, `scancel_while_running`, `time_limit`.
 #[test]
 fn requeue() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

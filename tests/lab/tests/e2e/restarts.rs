@@ -458,6 +458,8 @@ fn processes(lab: &Lab) -> Vec<String> {
     named.collect()
 }
 
+/// Promise (never): slurmctld (with its state, an old one, none), slurmd and the reaper restarted at random, with
+/// faults of the driver: each job has its slice or a reason.
 #[test]
 #[ignore = "full: daemons restart at random, in real time"]
 fn each_job_has_its_slice_or_a_reason() -> Result<(), LabError> {

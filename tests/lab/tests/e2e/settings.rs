@@ -69,6 +69,10 @@ fn serves(extra: &str, options: &[&str]) -> Result<(), LabError> {
     works(&lab, options)
 }
 
+/// Promise (admins): docs/admin/slurm-settings.md: with each setting that the page calls working, a job is served from
+/// its submission to its end.
+/// With `more_flags_of_the_prolog`, `devices_that_are_filled_evenly`, `nodes_with_features`,
+/// `a_partition_whose_jobs_share_cores`, `a_tracker_of_processes_without_control_groups_is_warned_of`.
 #[test]
 fn ways_to_count_cores_and_memory() -> Result<(), LabError> {
     serves("SelectTypeParameters=CR_Core", &[])?;
@@ -122,6 +126,10 @@ fn a_tracker_of_processes_without_control_groups_is_warned_of() -> Result<(), La
     works(&lab, &[])
 }
 
+/// Promise (admins): docs/admin/slurm-settings.md: with a setting that the page calls refused, jobs are refused or do
+/// not start, as the page says.
+/// With `without_task_cgroup_a_task_is_fenced_or_does_not_start`, `a_share_for_each_task_is_refused_by_slurm`,
+/// `shares_of_several_devices_are_no_slice`, `a_prolog_inside_of_the_job_drains_the_node`.
 #[test]
 fn a_partition_of_whole_nodes_starts_no_fraction() -> Result<(), LabError> {
     let lab = Lab::builder()

@@ -70,6 +70,12 @@ fn expect_gpus(
     Ok(())
 }
 
+/// Promise (placement): a job of several GPUs waits for pieces, has all GPUs or none, and returns them.
+/// With `two_nodes_with_all_their_gpus`, `four_gpus_without_mig_come_from_gpus_of_pieces_or_shares`,
+/// `the_demo_shows_four_gpus_that_pieces_had`, `a_job_of_several_gpus_makes_room`,
+/// `one_of_several_gpus_that_fails_gives_the_others_back`,
+/// `one_of_several_gpus_that_the_driver_refuses_gives_the_others_back`,
+/// `any_call_of_several_gpus_that_fails_leaves_all_or_nothing`, `killed_at_every_step_of_several_gpus`.
 #[test]
 fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), LabError> {
     let smallest = "--gres=gpufrac:0.25";
@@ -246,7 +252,11 @@ fn two_nodes_with_all_their_gpus() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A request that Slurm cannot count correctly is refused, and the message says what to write.
+/// Promise (placement): before Slurm 23.11 a job of several whole GPUs of a shared pool has all GPUs of its nodes; a
+/// smaller number is refused with the reason.
+/// With `several_gpus_are_limited_by_the_nodes_of_slurm_conf`, `all_gpus_of_a_node_leave_no_unit_to_others`,
+/// `before_23_11_a_whole_gpu_is_all_shares_of_a_device`.
+// A request that Slurm cannot count correctly is refused, and the message says what to write.
 #[test]
 fn some_shared_gpus_of_a_node_are_refused_on_an_old_slurm() -> Result<(), LabError> {
     let lab = start(Lab::builder().gpus("H100-80", 3).pools(QUARTERS))?;

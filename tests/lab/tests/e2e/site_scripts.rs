@@ -76,6 +76,8 @@ fn page_says(case: &str, order: &[String]) {
     assert_eq!(said, Some(listed(order).as_str()), "{case}");
 }
 
+/// Promise (admins): scripts of a folder, and several lines of Prolog and Epilog, run in the order of
+/// docs/admin/install.md.
 #[test]
 fn scripts_run_in_the_order_of_the_page() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;
@@ -178,6 +180,8 @@ fn credited(folder: &Path) -> BTreeMap<String, String> {
     shown.collect()
 }
 
+/// Promise (admins): jobstats credits a job with its own GPU or MIG instance by contrib/neighbours/gpustat, and nobody
+/// with a GPU that jobs share.
 #[test]
 fn jobstats_credits_the_gpu_that_a_job_has() -> Result<(), LabError> {
     let lab = Lab::builder()

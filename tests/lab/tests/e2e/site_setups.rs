@@ -101,6 +101,7 @@ fn wait_for_pools(lab: &Lab, half_is_taken: bool) -> Result<(), LabError> {
     })
 }
 
+/// Promise (admins): a slurmctld that is not root's serves fractions; its prologs put jobs back, its reapers end them.
 #[test]
 fn a_slurmctld_that_is_not_roots_serves_fractions() -> Result<(), LabError> {
     let lab = Lab::builder()
@@ -239,6 +240,7 @@ fn on_node(lab: &Lab, words: &[&str]) -> SlurmCommand {
         .env("SLURMD_NODENAME", node)
 }
 
+/// Promise (admins): nodes that get Slurm's files from slurmctld.
 #[test]
 fn a_node_that_gets_its_files_from_slurmctld_gives_fractions() -> Result<(), LabError> {
     let lab = Lab::builder()
@@ -369,6 +371,7 @@ end
 return slurm.SUCCESS
 "#;
 
+/// Promise (admins): job_submit/lua before gpufrac: what it writes is checked, rounded and counted.
 #[test]
 fn job_submit_lua_comes_first() -> Result<(), LabError> {
     let slurm = Slurm::of_environment()?;

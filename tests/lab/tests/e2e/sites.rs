@@ -244,6 +244,10 @@ fn compared(site: &Site) -> (BTreeMap<String, Node>, BTreeMap<String, Partition>
     (nodes.collect(), partitions.collect())
 }
 
+/// Promise (admins): nodes, partitions and counts of slurm.conf are read as slurmctld reads them: DEFAULT lines,
+/// includes, node sets, lists with repeated and empty items, continuations, any case.
+/// With `defaults_hold_for_the_lines_behind_them`, `node_sets_are_their_nodes`,
+/// `slurms_own_lists_may_have_repeated_and_empty_items`.
 #[test]
 fn slurmctld_makes_the_same_nodes_and_partitions_of_random_files() -> Result<(), LabError> {
     let files = std::env::var("GPUFRAC_SITES").ok();

@@ -184,6 +184,8 @@ impl Look {
     }
 }
 
+/// Promise (placement): 500 random jobs: instances, leases and running jobs agree at every look; nothing overlaps,
+/// drains or stays.
 #[test]
 fn soak_of_random_jobs() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 2).latency(10).start()?;
@@ -206,6 +208,9 @@ fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
     soak(&lab, count, &pieces_and_gpus("0.25")?)
 }
 
+/// Promise (placement): MIG mode never changes under a lease, nor on a GPU of another pool or of none.
+/// With `soak_of_pieces_and_bare_gpus_with_kills_and_faults`, `the_mode_of_a_leased_gpu_stays`,
+/// `only_gpus_of_the_pool_change`.
 #[test]
 fn soak_of_pieces_and_bare_gpus() -> Result<(), LabError> {
     let builder = Lab::builder().gpus("H100-80", 4).latency(10);

@@ -167,6 +167,8 @@ struct Submitted {
     cancelled: bool,
 }
 
+/// Promise (placement): 200 random jobs that share GPUs: daemons, limits, access, leases and running jobs agree at
+/// every look.
 #[test]
 fn soak_of_random_tenants() -> Result<(), LabError> {
     let control = control();

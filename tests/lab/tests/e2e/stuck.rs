@@ -58,7 +58,11 @@ fn reserved(lab: &Lab) -> Result<Vec<JobId>, LabError> {
     Ok(ours.map(|job| job.id()).collect())
 }
 
-/// The case of NVIDIA/DCGM issue 276, on two nodes.
+/// Promise (admins): a job that its node cannot serve starts on another one within seconds, and may come back when the
+/// place is free or after ten minutes.
+/// With `a_job_leaves_as_soon_as_its_run_has_ended_and_returns_when_the_place_is_free`,
+/// `a_job_returns_after_ten_minutes_though_the_place_fails`, `a_job_that_no_other_node_could_start_stays`.
+// The case of NVIDIA/DCGM issue 276, on two nodes.
 #[test]
 fn jobs_leave_a_node_whose_places_are_stuck() -> Result<(), LabError> {
     let lab = Lab::builder()
@@ -340,7 +344,8 @@ const BROKEN: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Slurm holds a job whose prolog failed; a prolog that drains its node does not fail.
+/// Promise (never): a job that a drained node gives back is not held, and starts on another node.
+// Slurm holds a job whose prolog failed; a prolog that drains its node does not fail.
 #[test]
 fn a_job_of_a_node_that_breaks_starts_elsewhere() -> Result<(), LabError> {
     let lab = Lab::builder()

@@ -60,6 +60,7 @@ pub(crate) fn job_of(outcome: Outcome) -> Result<JobId, LabError> {
     ))
 }
 
+/// Promise (isolation): a forged entry is dropped, and a client that bypasses cli_filter gets the same treatment.
 #[test]
 fn a_submission_through_the_c_api_is_rewritten_and_forged_entries_are_dropped()
 -> Result<(), LabError> {
@@ -92,6 +93,8 @@ fn a_submission_through_the_c_api_is_rewritten_and_forged_entries_are_dropped()
     lab.expect_nothing_left()
 }
 
+/// Promise (users): each rounding and each refusal is reported to the user.
+/// With `rounding_is_said`.
 #[test]
 fn the_user_is_told_what_was_rounded_and_what_to_write_instead() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -133,6 +136,9 @@ fn the_user_is_told_what_was_rounded_and_what_to_write_instead() -> Result<(), L
     lab.expect_nothing_left()
 }
 
+/// Promise (users): scontrol update changes a fraction of a pending job, and is refused for a running one.
+/// With `an_update_of_a_pending_job_is_a_request_like_any_other`,
+/// `a_fraction_can_be_taken_from_a_pending_job_and_given_to_one`.
 #[test]
 fn scontrol_update_changes_a_pending_job_and_not_a_running_one() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -172,6 +178,7 @@ fn scontrol_update_changes_a_pending_job_and_not_a_running_one() -> Result<(), L
     lab.expect_nothing_left()
 }
 
+/// Promise (users): whole GPUs where a pool lends them.
 #[test]
 fn whole_gpus_and_fractions_on_one_node() -> Result<(), LabError> {
     let lab = Lab::builder()
@@ -202,6 +209,7 @@ fn whole_gpus_and_fractions_on_one_node() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (admins): a changed gpufrac.toml applies from `scontrol reconfigure` on; one with a mistake changes nothing.
 #[test]
 fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
 -> Result<(), LabError> {

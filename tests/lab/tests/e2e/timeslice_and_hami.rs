@@ -33,6 +33,7 @@ pub fn folder() -> tempfile::TempDir {
     folder
 }
 
+/// Promise (users): time slices and framework hints.
 #[test]
 fn time_slices() -> Result<(), LabError> {
     let place = folder();
@@ -115,6 +116,7 @@ pub fn build(place: &Path, name: &str) -> String {
     library.display().to_string()
 }
 
+/// Promise (users): HAMi-core's library is preloaded, with the job's limits in its variables.
 #[test]
 fn hami_core_is_preloaded_and_told_its_limits() -> Result<(), LabError> {
     let place = folder();

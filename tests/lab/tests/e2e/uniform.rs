@@ -34,6 +34,10 @@ fn gpu_of(lab: &Lab, job: JobId) -> Result<usize, LabError> {
     Ok(leases[0].slice.gpu_index.position())
 }
 
+/// Promise (placement): with `uniform`, whole GPUs and pieces come from the same GPUs by demand, and whatever Slurm
+/// starts has a place.
+/// With `soak_of_pieces_and_whole_gpus`, `soak_of_pieces_and_whole_gpus_with_kills_and_faults`,
+/// `uniform_pieces_and_the_whole_gpu`, `uniform_takes_one_size_that_is_safe`.
 #[test]
 fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     let lab = start(Lab::builder().gpus("H100-80", 2).pools(QUARTERS))?;

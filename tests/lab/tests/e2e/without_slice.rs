@@ -205,6 +205,10 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (never): a job without its slice does not run and says why: a node of no pool, no SPANK plugin, a prolog
+/// that is not called or whose status is swallowed.
+/// With `a_job_without_its_slice_does_not_run`, `a_fraction_on_a_node_of_no_pool_is_given_back`,
+/// `without_the_spank_plugin_no_job_starts`.
 #[test]
 fn a_whole_gpu_of_no_pool_does_not_run_without_its_prolog() -> Result<(), LabError> {
     let lab = Lab::builder()
@@ -246,6 +250,9 @@ fn a_whole_gpu_of_no_pool_does_not_run_without_its_prolog() -> Result<(), LabErr
     lab.expect_nothing_left()
 }
 
+/// Promise (never): a node that is drained for a prolog or epilog says why, and so does its job; an admin's reason
+/// stays.
+/// With `a_node_that_prolog_or_epilog_drains_says_why`, `an_admins_reason_stays`.
 #[test]
 fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("A100-80", 1).start()?;
@@ -278,6 +285,9 @@ fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (never): a job never gets less than was counted for it, whatever the node's gpufrac.toml says.
+/// With `a_size_that_only_slurmctlds_file_has_is_given_back`,
+/// `a_size_that_both_files_have_is_given_and_the_difference_is_logged`.
 #[test]
 fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;
@@ -321,6 +331,9 @@ fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (never): a mistake in gpufrac.toml stops no job and drains no node; what users can write is not used.
+/// With `a_file_that_cannot_be_used_leaves_the_last_good_one_in_force`,
+/// `the_copy_is_of_this_file_and_node_and_roots_alone`.
 #[test]
 fn a_mistake_in_gpufrac_toml_stops_no_job_and_drains_no_node() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;

@@ -18,6 +18,9 @@ fn a_burst_goes_into_the_entry_and_not_into_the_count() {
     );
 }
 
+/// Promise (users): --gpufrac-burst outside of what a pool lends is refused with the limit; a pool that lends nothing
+/// says why.
+/// With `a_pool_that_lends_nothing_says_why`, `a_burst_that_the_pool_does_not_lend_is_refused_with_the_limit`.
 #[test]
 fn a_burst_outside_of_what_a_pool_lends_is_refused_with_the_limit() {
     cases(

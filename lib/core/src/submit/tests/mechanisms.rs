@@ -36,6 +36,9 @@ fn want(text: &str, entry: &str, note: &str) -> (String, String, String) {
     (text.to_owned(), entry.to_owned(), note.to_owned())
 }
 
+/// Promise (users): shares of MPS, time slices and HAMi-core: any whole percent, from 3 where jobs share a daemon, by
+/// memory, or a menu.
+/// With `a_size_by_memory`, `menus_of_shares`, `shares_that_fit_by_counting_have_room_at_the_daemon`.
 #[test]
 fn any_whole_percent() {
     for (partition, mechanism, least, most) in [
@@ -80,6 +83,9 @@ fn menus_of_shares() {
     cases(cluster(), "menus_of_shares");
 }
 
+/// Promise (placement): before Slurm 23.11 no whole GPU of a shared pool is given beside shares of it.
+/// With `whole_gpus_and_pieces_come_from_the_same_gpus`.
+// Slurm before 23.11.5 gives a device whole beside shares of it.
 #[test]
 fn before_23_11_a_whole_gpu_is_all_shares_of_a_device() {
     cases(
@@ -88,6 +94,9 @@ fn before_23_11_a_whole_gpu_is_all_shares_of_a_device() {
     );
 }
 
+/// Promise (users): `gpufrac:1` in a pool that shares its GPUs without MIG is the whole GPU, without other jobs and
+/// without limits.
+/// With `a_whole_gpu_and_shares_of_it_exclude_each_other`.
 #[test]
 fn a_whole_gpu_is_exclusive() {
     cases(cluster(), "a_whole_gpu_is_exclusive");
@@ -98,6 +107,7 @@ fn rules_hold_for_shares() {
     cases(cluster(), "rules_hold_for_shares");
 }
 
+/// Promise (users): several pools of different mechanisms: the costliest rounding, with a message.
 #[test]
 fn where_several_mechanisms_are_the_costliest_rounding_applies() {
     cases(
@@ -106,11 +116,16 @@ fn where_several_mechanisms_are_the_costliest_rounding_applies() {
     );
 }
 
+/// Promise (users): a job whose request names a mechanism gets this mechanism.
+/// With `each_partition_of_a_mixed_node_gives_its_own_kind`.
 #[test]
 fn a_named_mechanism_is_the_one_that_is_granted() {
     cases(cluster(), "a_named_mechanism_is_the_one_that_is_granted");
 }
 
+/// Promise (isolation): no job gets a device of a pool that is not its partition's.
+/// With `on_any_cluster`, `each_partition_of_a_mixed_node_gives_its_own_kind`,
+/// `a_partition_without_a_pool_gives_nothing_of_a_pools_gpus`.
 #[test]
 fn on_a_mixed_node_a_request_goes_where_its_partition_says() {
     cases(

@@ -52,6 +52,9 @@ impl Drop for Running {
     }
 }
 
+/// Promise (reaper): processes that hold a place are named, root's too; no user's process is taken for a daemon of the
+/// system.
+/// With `a_unit_is_the_outermost_one`, `only_services_and_root_outside_of_jobs_are_of_the_system`.
 #[test]
 fn daemons_of_the_system_are_named_and_a_users_process_is_no_daemon() {
     test_seed::needs_root();

@@ -32,6 +32,8 @@ fn a_job_without_a_slice_gets_few_rules() {
     );
 }
 
+/// Promise (isolation): channel devices of IMEX are closed to jobs that have no GPU of another pool.
+/// With `two_users_side_by_side_reach_their_own_instance_and_nothing_else`.
 #[test]
 fn channels_of_imex_are_closed_to_all_that_have_no_other_gpu() {
     let with = |pools| {
@@ -113,6 +115,8 @@ fn cap(gpu: u32, gi: u32, ci: Option<u32>) -> CapMinor {
     }
 }
 
+/// Promise (isolation): on control groups of version 1 each device has a rule, except a device that a closed capability
+/// file already closes.
 #[test]
 fn each_capability_that_can_be_of_use_has_a_rule_and_all_are_closed_in_rows() {
     let whole = record([Some("p"), Some("p")]);

@@ -29,6 +29,10 @@ close($told);
 sleep 600;
 "#;
 
+/// Promise (isolation): an open device does not outlive its job: holders of the job's user are ended, an instance whose
+/// files others hold is not granted.
+/// With `an_open_capability_file_does_not_outlive_its_job`, `files_held_by_the_jobs_own_user_do_not_block_it`,
+/// `a_set_uid_or_unreadable_program_cannot_hide_an_open_device`.
 #[test]
 #[ignore = "full: alone, as simulated devices have the same numbers in all labs"]
 fn devices_that_stay_open() -> Result<(), LabError> {
@@ -106,6 +110,10 @@ echo "$task/mine" > moved
 sleep 600
 "#;
 
+/// Promise (isolation): remaining processes in a job's device group (version 1) are ended, and the group's devices are
+/// closed.
+/// With `groups_without_end`, `remains_of_a_jobs_group_of_version_1_are_fenced_and_ended`,
+/// `groups_without_end_are_removed_bit_by_bit`.
 #[test]
 fn a_process_that_moves_into_a_job() -> Result<(), LabError> {
     let lab = Lab::builder()

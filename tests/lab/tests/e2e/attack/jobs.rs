@@ -61,6 +61,9 @@ fn start_and_compare(attack: &mut Attack<'_>, user: &User) -> Result<(), LabErro
     })
 }
 
+/// Promise (users): parts of a job (tasks of an array, nodes, components, steps) get no more than Slurm counts for
+/// them, however they are changed.
+/// With `steps_that_ask_for_more_than_their_job_has`.
 #[test]
 fn parts_of_a_job_that_are_changed_apart() -> Result<(), LabError> {
     let lab = Lab::builder().nodes(3).start()?;

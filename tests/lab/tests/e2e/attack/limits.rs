@@ -39,7 +39,10 @@ fn peak_kib(lab: &Lab) -> u64 {
     peak.and_then(|peak| peak.parse().ok()).expect("Linux says")
 }
 
-/// slurmctld's memory contains Slurm's own copies of a message: the received one, and the unpacked one.
+/// Promise (users): no submission or update makes slurmctld slow or large, or makes an environment that is too long for
+/// Prolog and Epilog.
+/// With `variables_that_no_program_can_have`.
+// slurmctld's memory contains Slurm's own copies of a message: the received one, and the unpacked one.
 #[test]
 fn long_texts_do_not_stall_slurmctld() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

@@ -8,6 +8,8 @@ use crate::HOLD;
 /// slurmd loads the login environment if a job has this variable with the value 1.
 const SHOW: &str = "--wrap=echo login=$SLURM_GET_USER_ENV";
 
+/// Promise (users): no login shell of a user runs outside of the fence on nodes of pools.
+/// With `a_login_shell_of_a_job_that_is_moved`.
 #[test]
 fn a_login_shell_outside_of_the_fence() -> Result<(), LabError> {
     let lab = Lab::builder().partition("cpu", "").start()?;

@@ -26,6 +26,9 @@ nodes = "@NODES@"
 gpus = [1]
 "#;
 
+/// Promise (users): a mechanism that a request names is kept, also where a reservation chooses the partition, or the
+/// request is refused.
+/// With `a_mechanism_is_kept_where_a_reservation_chooses_the_partition`.
 #[test]
 fn a_mechanism_that_is_lost_on_the_way() -> Result<(), LabError> {
     let lab = Lab::builder()

@@ -57,7 +57,9 @@ fn texts_that_slurm_reads_otherwise() -> Result<(), LabError> {
     attack.end()
 }
 
-/// 22.05 divides by zero if the counts of shares are removed, again at each start from its saved state.
+/// Promise (users): an update that would remove counts which Slurm still charges is refused.
+/// With `an_update_cannot_take_all_counts_away`.
+// 22.05 divides by zero if the counts of shares are removed, again at each start from its saved state.
 #[test]
 fn counts_that_are_taken_away() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

@@ -119,6 +119,7 @@ fn time_without_a_daemon_counts_as_use() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (reaper): nobody is warned while slurmctld is silent.
 #[test]
 fn nobody_is_warned_while_slurmctld_is_silent() -> Result<(), LabError> {
     let mut lab = lab(&[], "").start()?;
@@ -185,6 +186,9 @@ const BREAKER: (&str, &str) = (
     "{ node_share = 50, cluster_share = 100, least = 3 }",
 );
 
+/// Promise (reaper): the circuit breakers of node and cluster suspend reclaims.
+/// With `samples_from_before_a_breaker_closed_do_not_count`, `the_breaker_of_the_cluster_counts_all_nodes`,
+/// `a_node_that_nothing_was_due_on_knows_of_the_breaker_too`, `a_breaker_counts_each_part_of_a_job_on_several_nodes`.
 #[test]
 fn many_slices_that_look_idle_at_once_are_left_alone() -> Result<(), LabError> {
     let lab = lab(&[BREAKER, ("metrics", "\"127.0.0.1:0\"")], "").start()?;
@@ -264,6 +268,9 @@ fn wait_for_no_lease(lab: &Lab, node: &str) -> Result<(), LabError> {
     })
 }
 
+/// Promise (reaper): remains of ended jobs are removed without another job on the GPU; MIG instances without a lease
+/// stay.
+/// With `instances_without_a_lease_are_not_touched`.
 #[test]
 fn remains_of_ended_jobs_are_removed_without_another_job() -> Result<(), LabError> {
     let mut lab = lab(&[("mode", "\"off\"")], "").start()?;
@@ -425,6 +432,7 @@ partitions = ["shared"]
 nodes = "@NODES@"
 "#;
 
+/// Promise (reaper): the wall clock ends nothing.
 #[test]
 fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
     let library = clock::library();
@@ -494,6 +502,7 @@ fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (reaper): systemd ends a daemon whose round does not end.
 #[test]
 fn systemd_hears_of_every_round_and_how_long_one_may_take() -> Result<(), LabError> {
     let mut lab = lab(&[], "").start()?;

@@ -16,6 +16,8 @@ const QUARTER: &str = "--gres=gpufrac:0.25";
 /// The tolerance for other load of the machine.
 const LOAD: Duration = Duration::from_secs(60);
 
+/// Promise (reaper): a warning precedes the end by its time, use clears it, and an announced end keeps its time.
+/// With `a_late_warning_moves_the_end`, `an_announced_warning_holds_after_a_change_of_the_policy`.
 #[test]
 fn each_warning_comes_in_time_and_use_restarts_the_window() -> Result<(), LabError> {
     let warned_twice = [
@@ -86,6 +88,7 @@ names = ["hold"]
 action = "requeue-hold"
 "#;
 
+/// Promise (reaper): signal, requeue, requeue and hold, cancel; notices for srun and salloc.
 #[test]
 fn a_job_goes_back_to_the_queue_where_it_can_and_ends_where_not() -> Result<(), LabError> {
     let lab = lab(&[("action", "\"requeue\"")], WAYS).start()?;
@@ -164,6 +167,7 @@ fn task(lab: &Lab, array: JobId, number: u32) -> Result<Job, LabError> {
     })
 }
 
+/// Promise (reaper): one task of an array alone.
 #[test]
 fn one_task_of_an_array_is_ended_and_the_others_live() -> Result<(), LabError> {
     // Six jobs start at once, and four of them must be active in time.
@@ -238,6 +242,7 @@ fn wait_for_mail(lab: &Lab, name: &str) -> Result<String, LabError> {
     })
 }
 
+/// Promise (reaper): mail with a chart; a mail program that hangs stops nothing.
 #[test]
 fn users_get_mail_and_a_mail_program_that_hangs_stops_nothing() -> Result<(), LabError> {
     let lab = lab(&[], "").start()?;

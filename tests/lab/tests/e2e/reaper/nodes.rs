@@ -65,6 +65,9 @@ fn expect_untouched(lab: &Lab, job: JobId) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Promise (reaper): jobs on several nodes.
+/// With `a_node_that_says_nothing_spares_the_job`, `a_report_of_idleness_is_withdrawn_when_the_slice_is_used`,
+/// `without_a_shared_folder_jobs_on_several_nodes_live`.
 #[test]
 fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError> {
     let lab = two(&[], EARLY)

@@ -9,6 +9,8 @@ use super::configure;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Promise (admins): gpufrac-reaperd renews the pages on the host of `[web]`, also on one without GPUs.
+/// With `the_host_of_the_pages_renews_them_and_follows_a_new_folder`, `other_hosts_write_no_pages`.
 #[test]
 fn the_daemon_exports_pages_that_show_a_running_job() -> Result<(), LabError> {
     let lab = Lab::builder()

@@ -60,6 +60,9 @@ never_used = "6s"
 idle = "6s"
 "#;
 
+/// Promise (reaper): the first rule that matches holds; what a user may ask for.
+/// With `rules_of_qos_and_account`, `the_option_of_the_user_holds_while_a_rule_allows_it`,
+/// `requests_that_the_rules_forbid_are_refused`.
 #[test]
 fn the_first_rule_that_matches_holds() -> Result<(), LabError> {
     let general = [("mode", "\"dry-run\""), LONG[0], LONG[1]];

@@ -98,6 +98,12 @@ fn set(lab: &Lab, values: &str) -> Result<(), LabError> {
     lab.reconfigure()
 }
 
+/// Promise (reaper): where Slurm's `PrivateData` hides jobs, usage or nodes, no file, command or metric shows those of
+/// others, old ones too; a user still sees the own.
+/// With `without_a_slurm_conf_at_boot_leases_stay_closed_until_the_daemon_reads_it`,
+/// `folders_are_closed_and_opened_with_all_that_is_in_them`, `a_user_enters_the_own_folder_alone`,
+/// `each_user_gets_the_own_lines_once`, `ends_of_slices_reach_their_users_from_one_pass_over_the_lines_near_them`,
+/// `files_of_users_are_written_when_a_slice_changes_or_after_a_pause`, `where_jobs_are_private_no_label_tells_of_one`.
 #[test]
 fn jobs_of_others_are_hidden_as_private_data_says_and_own_ones_shown() -> Result<(), LabError> {
     let lab = lab(&DRY_RUN, "")

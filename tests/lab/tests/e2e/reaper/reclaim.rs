@@ -3,6 +3,7 @@
 use super::{STOOD_STILL, decisions, expect_spared, lab, submit, wait_until_cancelled};
 use gpufrac_lab::LabError;
 
+/// Promise (reaper): a job with an unused slice is warned and ended, and its user is told why.
 #[test]
 fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     let lab = lab(&[], "").start()?;
@@ -34,6 +35,9 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (reaper): a job with several slices on a node is judged by its busiest one.
+/// With `a_job_of_several_gpus_is_judged_by_the_busiest`, `a_job_lives_as_long_as_one_of_its_slices_is_used`,
+/// `a_job_is_as_busy_as_its_busiest_slice`.
 #[test]
 fn a_job_with_a_slice_for_each_task_is_judged_by_the_busiest() -> Result<(), LabError> {
     crate::needs_slurm(23, 11)?;

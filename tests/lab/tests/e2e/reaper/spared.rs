@@ -31,6 +31,9 @@ partitions = ["patient"]
 never_used = "off"
 "#;
 
+/// Promise (reaper): each busy job is spared: bursts, phases on the CPU, data first, short processes, clients that come
+/// and go, suspension, lost telemetry.
+/// With `on_whole_gpus`, `telemetry_that_is_lost_for_a_while`, `suspended_jobs`.
 #[test]
 fn on_instances() -> Result<(), LabError> {
     let pools = "[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
@@ -285,6 +288,7 @@ fn watch(lab: &Lab, node: &str, job: JobId) -> Result<Seen, LabError> {
 
 const JOBS: usize = 12;
 
+/// Promise (reaper): a job that ends is not delayed by the observation of a slice beside it.
 #[test]
 fn jobs_that_end_beside_a_suspect() -> Result<(), LabError> {
     // Samples of nearly a second without gaps as soon as a slice is suspected; no job is ended.

@@ -14,6 +14,9 @@ use super::{expect_reclaimed, expect_spared, expect_unnoticed, lab, submit};
 const CPU: (&str, &str) = ("cpu_busy_above", "5");
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
+/// Promise (reaper): each stall is found, by each source.
+/// With `instances_of_ampere_without_dcgm`, `instances_of_ampere_by_dcgm`, `stalls.rs::time_slices`, `tenants_of_mps`,
+/// `processes_outside_of_mps`.
 #[test]
 fn instances_of_hopper() -> Result<(), LabError> {
     let changes = [("finished", "\"5s\""), ("idle", "\"7s\"")];

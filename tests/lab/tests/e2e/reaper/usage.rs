@@ -30,6 +30,7 @@ fn report(lab: &Lab, args: &[&str]) -> Result<serde_json::Value, LabError> {
     Ok(serde_json::from_str(&text).expect("a report is JSON"))
 }
 
+/// Promise (admins): a report has the sums of the records and of sacct, and prices of time and idle time.
 #[test]
 fn records_say_how_slices_were_used_and_a_report_adds_them_up() -> Result<(), LabError> {
     let lab = lab(
@@ -211,6 +212,9 @@ fn wait_until_watched(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabEr
     })
 }
 
+/// Promise (admins): records say which slices ended by preemption or by the failure of a node, also without accounting.
+/// With `slurm_says_why_a_run_ended`, `what_slurm_said_in_the_epilog_holds_after_it_forgot`,
+/// `slurm_is_asked_when_a_slice_is_released`.
 #[test]
 fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     let windows = [("never_used", "\"1h\""), ("idle", "\"1h\"")];

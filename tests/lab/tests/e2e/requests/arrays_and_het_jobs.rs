@@ -7,6 +7,8 @@ use gpufrac_lab::{Job, JobId, Lab, LabError};
 use super::{SEE, counts, expect_refusal, lines};
 use crate::{HOLD, go};
 
+/// Promise (users): array limits, `--test-only`, `--begin`, dependencies.
+/// With `test_only_says_when_a_job_would_start`, `jobs_wait_for_a_time_and_for_each_other_without_a_slice`.
 #[test]
 fn an_array_with_a_limit_holds_no_more_slices_than_that() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -47,6 +49,7 @@ fn an_array_with_a_limit_holds_no_more_slices_than_that() -> Result<(), LabError
     lab.expect_nothing_left()
 }
 
+/// Promise (users): het jobs of sbatch, salloc and srun, also with a component without a fraction.
 #[test]
 fn each_component_of_a_het_job_has_what_it_asked_for() -> Result<(), LabError> {
     // Components of one job get separate nodes.

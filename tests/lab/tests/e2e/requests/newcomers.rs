@@ -142,6 +142,9 @@ fn said(outcome: &Outcome) -> usize {
     outcome.stderr.matches("gpufrac: ").count()
 }
 
+/// Promise (users): common mistakes of newcomers get one message with what to write, with and without cli_filter, and
+/// no other meaning.
+/// With `misspelt_fractions_are_told_what_to_write`, `advice_is_what_can_be_had_there`.
 #[test]
 fn common_wrong_requests_are_answered_once_with_the_right_one() -> Result<(), LabError> {
     let lab = Lab::builder().pools(POOLS).partition("cpu", "").start()?;

@@ -18,6 +18,7 @@ fn held(lab: &Lab, command: SlurmCommand, user: &User, args: &[&str]) -> Result<
     counts(lab, gpufrac_lab::JobId(job))
 }
 
+/// Promise (users): a fraction from the command line, the script and the environment, with Slurm's precedence.
 #[test]
 fn each_command_takes_a_fraction_from_its_options_its_script_and_its_environment()
 -> Result<(), LabError> {

@@ -181,6 +181,8 @@ fn a_fraction_can_be_taken_from_a_pending_job_and_given_to_one() -> Result<(), L
     lab.expect_nothing_left()
 }
 
+/// Promise (users): requeuehold gives the slice back, a suspended job keeps it.
+/// With `scontrol.rs::a_suspended_job_keeps_its_slice`.
 #[test]
 fn a_job_that_goes_back_to_the_queue_gives_its_slice_back() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

@@ -7,6 +7,7 @@ use gpufrac_lab::{Lab, LabError};
 use super::{counts, lines};
 use crate::needs_slurm;
 
+/// Promise (users): cron jobs of scrontab.
 #[test]
 fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
     // Debian's package of 22.05 has no scrontab.

@@ -178,6 +178,8 @@ fn length_of(head: &str) -> Option<usize> {
     })
 }
 
+/// Promise (users): requests through slurmrestd are counted, rounded and refused like others, and forged entries are
+/// dropped.
 #[test]
 fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

@@ -18,6 +18,8 @@ fn in_half_a_gpu(lab: &Lab, script: &str) -> Result<String, LabError> {
     lab.output(job)
 }
 
+/// Promise (users): Slurm counts the fractions of steps, which all run on the job's slice.
+/// With `steps_run_side_by_side_as_far_as_the_jobs_fraction_goes`.
 #[test]
 fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
