@@ -12,6 +12,7 @@ use gpufrac_node::node::{Node, now_unix};
 use gpufrac_nvml::NvmlError;
 
 /// Seconds after which the exporter must have a value for an instance: several of its intervals, which are 30 s unless
+/// set.
 const LONGEST_UNSEEN: u64 = 120;
 
 /// The warnings; an error of the driver or of leases is a finding of the node.

@@ -43,6 +43,7 @@ pub struct Entry {
     /// The mechanism; None if the partitions have several, so that the device decides.
     pub mechanism: Option<Mechanism>,
     /// Whether the units are for each task; otherwise for the job on a node. Slurm alone knows the number of tasks on
+    /// a node.
     pub per_task: bool,
     /// The granted value of `--gpufrac-idle`.
     pub wish: IdleWish,

@@ -13,6 +13,7 @@ const MAX_DIGITS: usize = 9;
 pub struct Hostlist {
     names: Vec<String>,
     /// Positions in `names`, sorted by name. Every sbatch reads the lists of all pools; a set of copies would double
+    /// the time.
     sorted: Vec<u32>,
 }
 

@@ -12,6 +12,7 @@ pub enum Mechanism {
     #[serde(rename = "mig")]
     Mig,
     /// NVIDIA's Multi-Process Service: limits of multiprocessors and memory; a fault can affect all clients of a
+    /// daemon.
     #[serde(rename = "mps")]
     Mps,
     /// MPS inside MIG instances: each half has one instance that jobs share.

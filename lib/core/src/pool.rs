@@ -39,6 +39,7 @@ pub struct PoolOptions {
     pub tenancy: Tenancy,
     /// `sm_chunks`, for mps and mig+mps: the number of chunks of multiprocessors of the device, as the control
     /// daemon's `lspart` shows them. With it, jobs get static partitions instead of percentages (drivers of CUDA 13.1
+    /// and later).
     pub sm_chunks: Option<u32>,
     /// `memory_limits`, for mps, timeslice and hami: whether the driver limits the memory of the job's control group
     /// (drivers r615 and later, cgroup v2).

@@ -89,6 +89,7 @@ pub(crate) fn grant<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>,
 }
 
 /// The smallest size that answers `demand` in one of the pools: for a step, whose job already holds a GPU of one of
+/// them.
 pub(crate) fn least<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
     let each = pools.iter().filter_map(|pool| grant(&[*pool], demand).ok());
     let least = each.min_by_key(|grant| grant.entry.units);

@@ -33,6 +33,7 @@ const INFO_TAG: usize = 8;
 const INFO_NAME: usize = 64;
 
 /// `union bpf_attr`, larger than that of any kernel, because a kernel also writes to fields that the caller does not
+/// know.
 #[repr(C, align(8))]
 struct Attributes([u8; 512]);
 

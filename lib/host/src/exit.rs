@@ -8,6 +8,7 @@ pub enum Exit {
     /// the node works and stays in use.
     Done = 0,
     /// Of prolog: this node cannot make slices until an admin corrects it; Slurm drains it. Of a command: a check
+    /// failed.
     Broken = 1,
     /// The arguments or the environment are wrong.
     Usage = 2,

@@ -297,6 +297,7 @@ fn persist(gpu: &mut Gpu<'_>, report: &mut Report) {
 }
 
 /// Starts a control daemon with the pool's options, and ends it, so that missing functions are known before a job
+/// starts.
 fn prepare_mps(
     node: &Node,
     gpu: &Gpu<'_>,
@@ -447,6 +448,7 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
 }
 
 /// The driver's data that a prolog need not query again. None for a GPU that does not match its pool, because it may
+/// change.
 fn facts(machine: &Machine<'_>, gpu: &Gpu<'_>) -> Result<GpuFacts<Geometry>, NvmlError> {
     let mut facts = GpuFacts::default();
     match machine

@@ -132,6 +132,7 @@ impl NvmlError {
     }
 
     /// Whether the driver refused to create a GPU instance, because there is no room or MIG is off. It created none
+    /// then.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

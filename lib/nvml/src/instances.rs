@@ -204,6 +204,7 @@ impl Gpu<'_> {
     }
 
     /// The MIG device by the name that it had before MIG devices had UUIDs; None if the driver does not know such
+    /// names.
     fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle<'_>>, NvmlError> {
         let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
             return Ok(None);
@@ -411,6 +412,7 @@ impl Standing<'_> {
     }
 
     /// Destroys a compute instance; success if it does not exist. The caller must have checked that it may be
+    /// destroyed.
     pub fn destroy_compute_instance(&self, ci_id: u32) -> Result<(), NvmlError> {
         let gpu = self.gpu;
         let Some(ci) = gpu.ci_handle(self.gi, ci_id)? else {

@@ -60,7 +60,7 @@ pub enum Policy {
     /// The node with the least CPU and GPU left.
     BestFit,
     /// Fragmentation gradient descent: the node and GPU on which the fewest GPUs become useless for tasks like those of
-    /// the
+    /// the workload.
     Fgd,
 }
 

@@ -219,7 +219,7 @@ pub enum Match<'a> {
 }
 
 /// A prolog may take this long, and clocks of nodes may differ by some of it: seconds between the start of a run and
-/// the
+/// the lease of it.
 const LONGEST_PROLOG_S: u64 = 300;
 /// A step of a node's clock that is not taken for another life of the job's id.
 const LONGEST_STEP_S: u64 = 86_400;

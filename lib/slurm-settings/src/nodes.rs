@@ -384,7 +384,7 @@ fn vague_shards(lines: &NodeLines, right: &NodeLines) -> Option<(Severity, Strin
     Some((severity, place.to_string(), WrongLine::Vague))
 }
 
-/// Shards that are not those of the pools' devices. [`vague_shards`] reports lines without files with the right
+/// Shards that are not those of the pools' devices. [`vague_shards`] reports lines without files with the right number.
 fn wrong_shards(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
     let same_count = lines.shard_count == right.shard_count;
     if same_count && (lines.vague.is_some() || lines.shards == right.shards) {

@@ -158,6 +158,7 @@ const CGROUP_CONF: &[(&str, Judge)] = &[
 ];
 
 /// Settings that are empty by default in every release: a running value without a line comes from a line that was
+/// removed.
 const WITHOUT_DEFAULT: &[&str] = &[
     "GresTypes",
     "PrologFlags",

@@ -203,6 +203,7 @@ impl JobInfo {
     }
 
     /// As [`JobInfo::title`], for an update: the id of a heterogeneous job's first component would stand for all
+    /// components.
     fn title_for_update(&self) -> String {
         if self.het_job_id == self.job_id {
             format!("{}+0", self.job_id)

@@ -76,7 +76,7 @@ pub struct UsageRecord {
 }
 
 /// A span of the clock of one boot (`CLOCK_BOOTTIME`): whole seconds since the boot, so that spans that follow each
-/// other do not
+/// other do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootSpan {
     /// Names the boot (`/proc/sys/kernel/random/boot_id`).

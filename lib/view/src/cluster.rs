@@ -180,7 +180,7 @@ pub struct Start {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<String>,
     /// The largest size that has room now, where Slurm plans it for later because jobs wait: a short job may start now,
-    /// by
+    /// by backfill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backfill: Option<String>,
     /// The next larger size, and when Slurm expects to start it.

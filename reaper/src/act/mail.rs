@@ -84,6 +84,7 @@ pub fn recipient(mail_user: &str, user: &str, domain: Option<&str>) -> Option<St
 
 /// Whether a text is a user name, or a name and a host. An option, folder, pipe or file of a mail program begins with
 /// another character than a name does (`-`, `+`, `|`, `/`); the last two of these are not allowed anywhere in an
+/// address.
 fn is_address(text: &str) -> bool {
     let name = |text: &str| {
         let usual = |c: char| c.is_ascii_alphanumeric() || "._+-=".contains(c);

@@ -171,6 +171,7 @@ fn seem_over<'a>(sampler: &dyn Sampler, leases: &'a [Lease]) -> BTreeMap<JobId, 
 }
 
 /// Ends the active leases of one job if Slurm says that the job has ended or runs again. Returns the number of these
+/// leases.
 fn end_if_over(outside: &Outside, node: &Node, leases: &[&Lease]) -> Result<u32, OverdueError> {
     let Some(first) = leases.first() else {
         return Ok(0);

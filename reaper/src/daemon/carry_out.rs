@@ -82,6 +82,7 @@ impl Daemon {
     }
 
     /// Whether the same action is still due with Slurm's answer, which may select another rule or change the start of
+    /// the window.
     fn is_still_due(&self, due: &Due) -> bool {
         let Some(watched) = self.watched.get(&due.job) else {
             return false;

@@ -13,6 +13,7 @@ const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;
 
 impl Daemon {
     /// Asks Slurm about jobs that begin to look stalled, because rules may depend on the answer. Busy jobs need no
+    /// questions.
     pub(super) fn ask_about_suspects(&mut self, now: BootTime) {
         let reaper = &self.node.config.reaper;
         let unknown: Vec<JobId> = self

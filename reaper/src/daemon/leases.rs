@@ -21,6 +21,7 @@ const LONGEST_START_S: u64 = 30;
 
 impl Daemon {
     /// Starts to watch jobs with new leases, with their saved state if there is one; stops to watch jobs without
+    /// leases.
     pub(super) fn sync_leases(&mut self, leases: Vec<Lease>) {
         let now = self.outside.clock.now();
         self.note_ends(&leases, now);

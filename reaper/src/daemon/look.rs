@@ -56,6 +56,7 @@ impl Daemon {
     }
 
     /// Takes another sample of the slices of a job before it ends, in the shortest time in which activity can be
+    /// measured.
     pub(super) fn look_again(&mut self, job: JobId) {
         let Some(watched) = self.watched.get(&job) else {
             return;

@@ -22,7 +22,7 @@ pub struct Escalation {
     /// The stall of the first warning.
     stall: Option<Stall>,
     warned: Vec<BootTime>,
-    /// The announced end, without the time for a checkpoint. The job does not end earlier, even if the policy
+    /// The announced end, without the time for a checkpoint. The job does not end earlier, even if the policy changes.
     promised: BootTime,
     /// The time of the signal.
     signalled: Option<BootTime>,

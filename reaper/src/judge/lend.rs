@@ -4,7 +4,7 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 /// The active leases whose jobs asked for a burst, and whether their limits are to hold: they do as long as a neighbour
 /// is not known to be idle. `is_idle`: whether that was seen of a lease just now. A lease that is being made or ended
-/// has a job that may
+/// has a job that may compute.
 pub fn borrowers(
     leases: &[Lease],
     is_idle: impl Fn(&Lease) -> bool,

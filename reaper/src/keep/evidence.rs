@@ -46,6 +46,7 @@ pub struct Record {
     /// When the lease was written, in seconds since 1970.
     pub created_unix: u64,
     /// When the first sample was taken, in seconds since 1970. Later times in the record count from here, by the boot
+    /// clock.
     pub began_unix: u64,
     /// Activity and memory over time.
     pub series: Series,

@@ -94,6 +94,7 @@ pub fn ship(state: &Path, shared: &Path, node: &str) -> Result<bool, ShippingErr
 /// `<shared>/own/UID/usage/DAY`, or in `<state>/own/UID/usage` on a node without a shared folder.
 ///
 /// # Errors
+/// As [`ship`].
 pub fn ship_own(state: &Path, shared: Option<&Path>, node: &str) -> Result<bool, ShippingError> {
     let folder = state;
     let state = RootDir::open(folder)?;

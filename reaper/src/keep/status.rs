@@ -24,7 +24,7 @@ const SHARED: &str = "status";
 const FOLDER_MODE: u32 = 0o755;
 
 /// The most seconds between two copies while no slice comes or goes: the file system of the nodes must not get a write
-/// of each node
+/// of each node in each round.
 const PAUSE: u32 = 60;
 
 /// The reasons why a file was not written.

@@ -57,6 +57,7 @@ impl JobGroups {
     }
 
     /// The number of CPU cores that a job kept busy since the last call for it; None at the first call, or if that is
+    /// unknown.
     pub fn cores(&mut self, lease: &Lease, now: BootTime) -> Option<f64> {
         let used = self.seconds(lease)?;
         let (before, then) = self.last.insert(Key::of(lease), (now, used))?;

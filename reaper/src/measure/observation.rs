@@ -238,6 +238,7 @@ impl Observation<'_> {
     }
 
     /// Memory that the job may use in all of its shares, because it is not known which of its processes uses which
+    /// share.
     fn memory_share(&self) -> MemoryMib {
         let own = self
             .neighbours

@@ -138,6 +138,7 @@ impl Sample {
     }
 
     /// The sample of a job from those of its slices: the busiest slice decides. If one activity is unknown, that of
+    /// the job is.
     pub fn of_job(samples: &[Sample]) -> Sample {
         let busiest = samples.iter().max_by(|one, other| {
             let share = |sample: &Sample| sample.busy_share.unwrap_or_default();

@@ -191,6 +191,7 @@ impl Telemetry {
 
     /// The start of the time for which the driver's records are read, in microseconds of the wall clock, which the
     /// driver uses. An error if the wall clock was set since the last sample, because the records cannot be assigned
+    /// then.
     fn interval(&mut self) -> Result<u64, NoHistory> {
         let (now, wall) = (self.clock.now(), self.clock.unix_now());
         let Some((then, wall_then)) = self.last.replace((now, wall)) else {

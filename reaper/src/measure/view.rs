@@ -71,6 +71,7 @@ impl View {
 }
 
 /// The data of each GPU by its UUID; a GPU is missing if the driver did not answer. None if the reading was
+/// interrupted.
 pub(super) fn views(
     node: &Node,
     leases: &[&Lease],

@@ -249,7 +249,7 @@ fn ended_of(number: u64, jobs: &[(u32, bool)]) -> (Vec<u32>, u32) {
 const BOB: u32 = 1001;
 const EVE: u32 = 1002;
 
-/// Eve's idle slices are most of the node's, as with faulty telemetry; Bob's busy slices show that the telemetry
+/// Eve's idle slices are most of the node's, as with faulty telemetry; Bob's busy slices show that the telemetry works.
 #[test]
 fn idle_slices_of_one_user_do_not_open_the_breaker() {
     for number in 0..10 {

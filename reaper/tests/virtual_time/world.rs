@@ -249,6 +249,7 @@ impl World {
     }
 
     /// Lets time pass until `end`, or until a release begins; in a measurement of some slices also until a lease is
+    /// removed.
     pub fn pass_while_looking(&mut self, end: Duration, scope: LookScope) {
         self.advance(end, Some(scope));
     }

@@ -57,6 +57,7 @@ fn cli_filter_p_setup_defaults(_options: *mut SlurmOptions, _early: bool) -> c_i
 /// Called with the options of each (heterogeneous) component before it is submitted.
 ///
 /// # Safety
+/// `options` is Slurm's.
 unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) -> c_int {
     boundary::plant("cli_filter_p_pre_submit");
     // SAFETY: by the contract of this function.
@@ -142,6 +143,7 @@ const OF_TASKS: &str = "SLURM_TRES_PER_TASK";
 
 /// Removes the variable of the surrounding job from the environment of a job that is submitted inside it. Slurm
 /// passes it on; if the new job has no fraction per task, each of its steps would request one that the job does not
+/// have.
 fn forget_tasks_of_outer_job() {
     let inside = std::env::var_os("SLURM_JOB_ID").is_some();
     if inside && !is_srun() && is_per_task_around() {
@@ -315,6 +317,7 @@ fn without_prefix(tres: &str) -> String {
 }
 
 /// Whether this command starts a step in an allocation. Only srun does; sbatch and salloc inside a job submit a new
+/// one.
 fn is_step(options: &Options) -> bool {
     is_srun() && (std::env::var_os("SLURM_JOB_ID").is_some() || options.get(c"jobid").is_some())
 }

@@ -16,6 +16,7 @@ pub type Word = (Entry, PoolsSum);
 
 /// The environment for the node: without variables that look like gpufrac's, then with the entry and the checksum of
 /// its pools; if the job has its login environment loaded outside of its control groups, with the variable that says
+/// so.
 pub fn rewritten(environment: Vec<String>, word: Option<&Word>, login: bool) -> Vec<String> {
     let mut kept: Vec<String> = environment
         .into_iter()

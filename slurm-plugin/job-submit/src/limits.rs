@@ -107,6 +107,7 @@ pub unsafe fn check(job: &raw::job_desc_msg_t) -> Result<(), TooLong> {
 }
 
 /// # Safety
+/// As [`check`].
 unsafe fn check_variables(job: &raw::job_desc_msg_t) -> Result<(), TooLong> {
     if job.spank_job_env.is_null() {
         return Ok(());

@@ -23,7 +23,7 @@ fn percent(nvml: &Nvml, from: &GpmSample<'_>, to: &GpmSample<'_>) -> Result<f64,
     Ok(got[0].as_ref().unwrap().value)
 }
 
-/// A sample, and the times between which it was taken, in microseconds since 1970; on a busy machine they differ
+/// A sample, and the times between which it was taken, in microseconds since 1970; on a busy machine they differ much.
 struct Taken<'nvml> {
     sample: GpmSample<'nvml>,
     from_us: u64,

@@ -214,7 +214,7 @@ impl LabBuilder {
         self
     }
 
-    /// Whether nodes are cloud machines that are off: without setup and slurmd until Slurm's ResumeProgram starts
+    /// Whether nodes are cloud machines that are off: without setup and slurmd until Slurm's ResumeProgram starts them.
     #[must_use]
     pub fn powered_down(mut self) -> Self {
         self.powered_down = true;

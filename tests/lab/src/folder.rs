@@ -93,6 +93,7 @@ impl Folder {
     }
 
     /// The stand-in for `nvidia-cuda-mps-control`; its options, `standin.json`, and its log of `commands` are beside
+    /// it.
     pub fn mps_standin(&self) -> PathBuf {
         self.0.join("mps/nvidia-cuda-mps-control")
     }

@@ -23,6 +23,7 @@ pub struct Node {
     /// Version of the driver that NVML reports.
     pub driver: String,
     /// The serial number of the next instance. Serial numbers are never reused, so a handle never stands for another
+    /// instance.
     pub next_serial: u64,
     /// The number of reboots.
     pub boots: u32,
@@ -532,6 +533,7 @@ impl Gpu {
     /// As [`Gpu::destroy_gpu_instance`], for an instance that stands until a time.
     ///
     /// # Errors
+    /// The same.
     pub(crate) fn destroy_later(&mut self, id: u32, busy: bool, at_us: u64) -> Answer {
         let instance = self.instance_mut(id).ok_or(Code::NOT_FOUND)?;
         if busy || !instance.compute.is_empty() {

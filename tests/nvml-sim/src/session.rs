@@ -376,6 +376,7 @@ impl Call {
 
     /// Whether the caller may use a MIG device. For root, missing nodes are created, and changed nodes are restored,
     /// as `nvidia-modprobe` does for the real library. That program is setuid root; here other users cannot create
+    /// nodes.
     pub fn may_use(&self, gpu: &Gpu, gi: &GpuInstance, ci: &ComputeInstance) -> bool {
         let capabilities = [
             Capability::GpuInstance(gpu.minor, gi.id),

@@ -13,6 +13,7 @@ fn node(model: &str) -> Node {
 }
 
 /// Whether these instances may exist together, computed from bit masks and NVIDIA's stated limits, independently of
+/// the simulator.
 fn allowed(geometry: &Geometry, set: &[(&GpuProfile, u32)]) -> bool {
     let mut slices = 0u32;
     for (profile, start) in set {

@@ -207,6 +207,7 @@ fn end(lab: &Lab, job: JobId) -> Result<()> {
 }
 
 /// The lines of slurm.conf for Slurm's own MPS, with Prolog and Epilog that run the control program; both are written
+/// to the folder.
 fn hooks(folder: &Path, control: &Path) -> Result<String> {
     // The folder in which the lab looks for the daemons of a node.
     let place = folder.join("run/$SLURMD_NODENAME/mps");

@@ -77,6 +77,7 @@ pub(super) fn chapter(page: &Path) -> PathBuf {
 }
 
 /// The page with the book's links: to the chapters of manual pages, and relative to the root for the summary, which
+/// is at the book's root.
 pub(super) fn in_book(text: &str, page: &Path, from_root: bool) -> String {
     let mut parts = text.split("](");
     let mut written = parts.next().unwrap_or_default().to_owned();
@@ -138,6 +139,7 @@ pub(super) fn wrong(html: &Path) -> Result<Vec<String>> {
 }
 
 /// Reads the pages below a folder, by their paths in the book. `print.html` repeats all pages, and `404.html` has no
+/// folder.
 fn read_pages(html: &Path, folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

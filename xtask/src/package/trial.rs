@@ -226,6 +226,7 @@ fn follow_pages(site: &Site, pages: &[&str]) -> Vec<Outcome> {
 }
 
 /// Runs one step on its hosts. Variables that a page sets on a host are also set for later commands there, as in a
+/// shell.
 fn follow(site: &Site, step: &Step, settings: &mut BTreeMap<String, String>) -> Result<()> {
     let hosts: Vec<&str> = match step.place.host.as_str() {
         "all" => HOSTS.to_vec(),

@@ -18,6 +18,7 @@ pub(super) struct Places<'a> {
 }
 
 /// The range of the text that an error points at: the first of `keys` that is written, otherwise the heading of the
+/// table.
 fn place(section: Option<&Section<'_>>, keys: &[&str]) -> Range<usize> {
     section.map_or(0..0, |section| {
         let mut written = keys.iter().filter_map(|key| section.get(key));

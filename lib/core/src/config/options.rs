@@ -20,6 +20,7 @@ const MAX_CLIENTS_PER_HALF: u32 = MAX_CLIENTS_PER_GPU * 3 / 7;
 const REUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// The smallest share, in units, at which the shared control daemon has room for a client of every job that Slurm
+/// admits.
 pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units {
     let (device, clients) = match (mechanism, options.tenancy) {
         (Mechanism::Mps, Tenancy::Shared) => (100_u32, MAX_CLIENTS_PER_GPU),

@@ -148,6 +148,7 @@ fn every_mechanism_has_its_options() {
 }
 
 /// The control daemon has room for every job that Slurm admits: for the jobs' clients, and for their chunks of
+/// multiprocessors.
 #[test]
 fn shares_that_fit_by_counting_have_room_at_the_daemon() {
     for (pool, room) in [

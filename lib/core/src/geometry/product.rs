@@ -21,6 +21,7 @@ impl Geometry {
     /// memory.
     ///
     /// Each word of the model's name must be in `product`. Of several such models, the one with the nearest memory is
+    /// returned.
     pub fn model_of_product(product: &str, memory: MemoryMib) -> Option<&'static str> {
         let words: Vec<String> = product
             .split(|c: char| !c.is_ascii_alphanumeric())

@@ -20,6 +20,7 @@ pub enum LayoutKind {
     /// One device for each GPU, with one job.
     Whole,
     /// One device for each GPU, of which any whole percent can be given. Shares have no positions, so Slurm's count
+    /// is enough.
     Shares,
 }
 

@@ -39,6 +39,7 @@ pub struct JobRequest<'a> {
     pub default_partition: Option<&'a str>,
     /// Whether the job names a reservation. If the job names no partition, the reservation's partition takes
     /// precedence over the default one (`_get_job_parts` of `job_mgr.c`); only Slurm knows whether the reservation
+    /// has one.
     pub reserved: bool,
     /// The mark of GRES in this Slurm, for items that gpufrac adds and for items without a mark.
     pub form: GresForm,

@@ -6,7 +6,7 @@ const VARIABLE: &str = "_SLURM_SPANK_OPTION_gpufrac_";
 const PREFIX: &str = "SPANK_";
 
 /// The value of an option of the plugin, by its name with `_`, in a job's `spank_job_env`. Of several the last counts,
-/// as it does
+/// as it does for clients.
 pub(super) fn value<'a>(environment: &'a [String], option: &str) -> Option<&'a str> {
     environment.iter().rev().find_map(|variable| {
         let mut name = variable.as_str();

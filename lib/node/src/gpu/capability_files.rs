@@ -78,6 +78,7 @@ pub struct Declared {
     /// `DeviceFileMode`.
     pub mode: u32,
     /// `DeviceFileModify`: with 1 nvidia-modprobe creates and changes the device node; other numbers are gpufrac's
+    /// marks.
     pub modify: u32,
 }
 
@@ -264,6 +265,7 @@ pub(super) fn mark_in(access: &str) -> Option<u32> {
 }
 
 /// The UUID in a GPU's `information` (`GPU UUID: GPU-...`). For a GPU that was not opened since boot it is question
+/// marks.
 fn uuid_in(information: &str) -> Option<&str> {
     let mut lines = information.lines();
     let uuid = lines

@@ -227,6 +227,7 @@ impl Dcgm {
 
 /// The metrics of profiling on a page that must have the activity and does not; None if it has it, or need not: while
 /// the exporter starts or loads its list again its page is empty, and GPUs in MIG mode without instances have no
+/// activity.
 fn instead_of_activity(lines: &[Line<'_>]) -> Option<Vec<String>> {
     if lines.iter().any(Line::is_activity) {
         return None;

@@ -70,6 +70,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Searches for processes of the users in `of` that hold a device in `wanted`, those with few descriptors first,
 /// until `most` descriptors were checked. Root's processes are never searched: root needs no descriptor to open a
+/// device.
 pub fn search(
     of: impl Fn(UserId) -> bool,
     wanted: impl Fn(DeviceNumber) -> bool,

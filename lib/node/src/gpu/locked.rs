@@ -84,6 +84,7 @@ impl<'a> LockedGpu<'a> {
     }
 
     /// The jobs whose epilogs wait for the GPU. Empty if that cannot be read; their leases are then repaired like
+    /// others.
     pub fn epilogs(&self) -> BTreeSet<JobId> {
         let locks = self.node.locks().ok();
         let epilogs = locks.and_then(|locks| locks.epilogs(self.gpu.index).ok());

@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long a program that has finished waits until its explanation has reached slurmctld.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The first words of a prolog's part of a job's `AdminComment`. The reaper recognises gpufrac's parts by the first
+/// word.
 const OURS: &str = "gpufrac: prolog: ";
 /// The separator between the parts.
 const PARTS: &str = " | ";

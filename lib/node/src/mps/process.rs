@@ -78,6 +78,7 @@ pub struct AuditSession(pub u32);
 
 impl AuditSession {
     /// Begins a session for the later child processes of this thread, on behalf of a user. None if the kernel has no
+    /// audit.
     pub fn begin(user: UserId) -> Option<Self> {
         // Only for this thread, because a thread cannot write it for another one.
         fs::write("/proc/thread-self/loginuid", user.to_string()).ok()?;

@@ -28,6 +28,7 @@ use gpufrac_host::space;
 use gpufrac_nvml::{ComputeMode, Gpu, MigMode, NvmlError, Session};
 
 /// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
+/// each.
 pub fn notes(node: &Node) -> Vec<String> {
     let pools = node.config.pools_of_node(&node.name);
     let mut notes = Vec::new();

@@ -201,6 +201,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
 }
 
 /// The finding about the library that a device's pool preloads into every job, if it does not exist or a user could
+/// change it.
 pub(super) fn library(device: &Device<'_>) -> Option<Finding> {
     let library = device.pool.options.library.as_deref()?;
     let path = Path::new(library);

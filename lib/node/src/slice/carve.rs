@@ -245,6 +245,7 @@ fn go_without(
 
 /// Tries until it succeeds, an error is permanent, or [`PATIENCE`] is over. `session`: one that was opened already; it
 /// stays open after a success. A failed attempt gives the GPU to others until the next attempt, and keeps its place in
+/// the queue.
 fn try_for_a_while(
     attempt: &Attempt<'_>,
     session: &mut Option<Session>,

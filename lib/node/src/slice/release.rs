@@ -91,6 +91,7 @@ enum Reuse {
 
 /// Releases all slices of a job, the last one first, with one common time for processes that are ending. A slice that
 /// cannot be removed, or whose lease cannot be read, does not keep the others. Of several errors the most serious one
+/// is returned.
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
     release_in_time(
         node,
@@ -175,6 +176,7 @@ pub fn mark_all(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), StoreErr
 }
 
 /// The mark needs no lock: every program that reads it may end the lease. An incomplete lease can be ended without a
+/// mark.
 fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
     for lease in leases.iter().rev() {
         if lease.state != LeaseState::Active {
@@ -307,6 +309,7 @@ enum Tried {
     /// The slice is removed or kept.
     Done,
     /// The instance cannot be kept. Its destruction needs a session, and the GPU is given to others while the session
+    /// starts.
     NotKept,
 }
 

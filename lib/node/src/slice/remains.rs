@@ -34,6 +34,7 @@ const MOST_GROUPS: usize = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// No program waits: up to seconds, if a user causes it. A user with more open files than the limit may hide a
+    /// device.
     Thorough,
     /// Other programs wait for the GPU's lock.
     Quick,

@@ -15,6 +15,7 @@ use gpufrac_host::log::JobLog;
 /// The assumed time limit of a prolog or epilog until slurm.conf's is known.
 const USUAL_LIMIT: Duration = Duration::from_secs(60);
 /// The time limit if slurm.conf sets none: seven prologs and as many epilogs on a driver that needs three seconds for
+/// each call.
 const LONGEST: Duration = Duration::from_secs(300);
 /// The part of this time for the work itself, and for requeueing the job.
 const RESERVE: Duration = Duration::from_secs(15);

@@ -326,6 +326,7 @@ impl NodeRecord {
 }
 
 /// The capabilities of compute instances except the first of each GPU instance, with the minor number of that GPU
+/// instance.
 pub fn further(caps: &[&CapMinor]) -> Vec<(u32, Vec<(u32, u32)>)> {
     let of = |cap: &&CapMinor| match cap.opens {
         Some(Opens::GpuInstance(gi)) => Some((gi, cap.minor)),

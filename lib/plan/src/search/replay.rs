@@ -102,7 +102,7 @@ impl<'a> Replay<'a> {
 
     /// The history itself, or one that is resampled: as many jobs, drawn with replacement, each with a workload of its
     /// own on the curve of speeds. Of the jobs without telemetry a part, which differs from sample to sample, needs as
-    /// much as jobs with
+    /// much as jobs with telemetry.
     pub fn sample(&self, number: Option<u64>) -> Vec<Drawn> {
         let jobs = &self.history.jobs;
         let Some(number) = number else {

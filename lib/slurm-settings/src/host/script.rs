@@ -43,6 +43,7 @@ fn is_shell(interpreter: &str) -> bool {
 }
 
 /// The effect of the program's status in a script. None if the script does not run the program, or is not a shell
+/// script.
 pub fn ending(text: &str, program: &str) -> Option<Ending> {
     let interpreter = interpreter(text);
     if !is_shell(interpreter) {

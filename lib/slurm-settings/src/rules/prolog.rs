@@ -9,7 +9,7 @@ use super::words::{has, is, list, names, plugins, words};
 use super::{Context, Fault, Fix, fault};
 use gpufrac_slurm_conf::Running;
 
-/// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
+/// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control daemon.
 pub(in super::super) const PROLOG_NEEDS: u64 = 60;
 
 /// From this series on slurm.conf may have several lines of `Prolog` and `Epilog`; before, the last one holds.

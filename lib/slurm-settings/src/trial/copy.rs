@@ -248,7 +248,7 @@ fn lines(text: &str) -> Vec<Line> {
 }
 
 /// Changes the values of settings, or leaves them out. From the last line to the first, as a change may join lines that
-/// a backslash
+/// a backslash continues.
 fn rewrite(text: &mut String, keep: impl Fn(&str, &str) -> Option<String>) {
     for line in lines(text).iter().rev() {
         let pairs = line.pairs.iter();

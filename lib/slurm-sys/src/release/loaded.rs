@@ -143,6 +143,7 @@ unsafe fn kind_of(start: *const c_char) -> Option<Vec<u8>> {
 /// `plugin_type` and `plugin_version` of a library itself, not of a library that it needs.
 ///
 /// # Safety
+/// `handle` is that of `library`.
 unsafe fn symbols(library: &Loaded, handle: *mut c_void) -> Option<(*const c_char, *mut u32)> {
     // SAFETY: by the contract of this function; dlsym only searches.
     let find = |name: &CStr| unsafe {

@@ -58,6 +58,7 @@ fn said_by_slurmd(lab: &Lab, words: &str) -> bool {
 /// Promise (users): a job without its slice starts no task, and goes back to the queue where it can.
 /// With `a_job_that_holds_devices_without_asking_is_noted`.
 // slurmd does so if slurmctld returns with a state that is some seconds old: it starts jobs again, without their
+// prolog.
 #[test]
 fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 2).pools(POOLS).start()?;

@@ -344,7 +344,7 @@ impl Site {
         Ok(())
     }
 
-    /// Makes one mistake after the other beside a job of another user, on the same or the other node, and reports
+    /// Makes one mistake after the other beside a job of another user, on the same or the other node, and reports each.
     fn make_all<'m>(
         mut self,
         mistakes: impl IntoIterator<Item = &'m Mistake>,

@@ -182,7 +182,7 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
 /// The steps of a boot: everything in memory is new, and `gpufrac node-setup` runs before slurmd. The node is the
 /// script's first argument.
 /// The script takes two seconds: slurmd knows its boot time in whole seconds, and Slurm ignores a node that booted
-/// before it was asked to. Slurm kills the process group of its programs, so the script waits until slurmd has its
+/// before it was asked to. Slurm kills the process group of its programs, so the script waits until slurmd has its own.
 const BOOT: &str = "\
 #!/bin/sh
 sleep 2

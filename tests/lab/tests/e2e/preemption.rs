@@ -27,6 +27,7 @@ nodes = "@NODES@"
 "#;
 
 /// Three partitions with the same GPU: jobs of `low` are requeued for those of `high`; jobs of `cheap` are warned and
+/// ended.
 fn by_partition(pools: &str) -> LabBuilder {
     Lab::builder()
         .gpus("H100-80", 1)

@@ -278,7 +278,7 @@ fn a_site_can_drain_the_node_and_run_its_own_programs() -> Result<(), LabError> 
 }
 
 /// Calls that fail for long, with errors that may pass. After the last two only a job can show that a device works
-/// again, two minutes
+/// again, two minutes later.
 const TROUBLES: [(&str, &str); 5] = [
     ("nvmlGpuInstanceDestroy", "IN_USE"),
     ("nvmlComputeInstanceDestroy", "UNKNOWN"),

@@ -4,6 +4,7 @@ use super::*;
 use crate::request;
 
 /// A100, L40S and T4 in one partition and each in its own; a node with GPUs of several pools; GPUs that are only lent
+/// whole.
 const CLUSTER: &str = include_str!("cluster.toml");
 
 fn cluster() -> &'static Config {

@@ -31,6 +31,7 @@ struct Held {
 }
 
 /// The user whose process accepted this connection; None if no process in this network namespace did so before the
+/// deadline.
 pub(super) fn owner(stream: &TcpStream, deadline: Instant) -> io::Result<Option<UserId>> {
     let theirs = Ends {
         own: end(stream.peer_addr()?),

@@ -449,6 +449,7 @@ impl Attempt<'_> {
     }
 
     /// Whether the driver can limit the job's memory. If not, only the pool's other limits apply; `gpufrac check`
+    /// reports this.
     fn group_limit(&self, session: &Session) -> Result<bool, CarveError> {
         if !self.device.pool.options.memory_limits {
             return Ok(false);

@@ -14,6 +14,7 @@ use crate::shared_devices::{control, daemons, pipe, start_with_control};
 const SPACE: u64 = 8 << 20;
 
 /// Starts programs with the name of the job's server, each in a new session, and writes to the daemon's log without
+/// end.
 const SERVERS: &str = "\
 mkdir attack && cp /bin/sleep attack/nvidia-cuda-mps-server && cd attack
 for i in $(seq 200); do setsid ./nvidia-cuda-mps-server 60 & done

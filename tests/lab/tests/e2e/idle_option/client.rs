@@ -175,6 +175,7 @@ fn signals_go_to_the_script_or_to_the_steps() -> Result<(), LabError> {
 }
 
 /// A running heterogeneous job of two quarters: its first component and the other one. Backfill starts it, with a
+/// node for each.
 fn het_job(lab: &Lab) -> Result<[JobId; 2], LabError> {
     let args = ["-t5", QUARTER, ":", "-t5", QUARTER, "het.sh"];
     lab.write_work("het.sh", &format!("#!/bin/sh\n{HOLD}\n"))?;

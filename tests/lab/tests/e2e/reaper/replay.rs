@@ -34,7 +34,7 @@ struct Plan {
     stalled: f64,
 }
 
-/// Typical work of jobs: training at full load, bursts, phases on the CPU, loading of data first, many short
+/// Typical work of jobs: training at full load, bursts, phases on the CPU, loading of data first, many short programs.
 fn work(dice: &mut Dice, minutes: f64) -> String {
     let seconds = minutes * MINUTE;
     let program = |pattern: &str, seconds: f64| format!("gpu {pattern} {seconds:.2}\n");
