@@ -35,7 +35,8 @@ pub enum CliError {
         source: std::io::Error,
     },
     /// gpufrac.toml has the mistakes that follow, each with file and line.
-    /// Cure: Correct each line (`gpufrac check --file-only`); [messages about gpufrac.toml](configuration.md) has the causes.
+    /// Cure: Correct each line (`gpufrac check --file-only`); [messages about gpufrac.toml](configuration.md) has the
+    /// causes.
     #[error("the configuration is wrong\n{0}")]
     Config(ConfigErrors),
     /// The advice has no mechanism for this model and workload.

@@ -1,9 +1,9 @@
 //! In no crate two files import from each other, directly or over other files.
 //!
-//! The test reads the source with syn. A file imports from another file if its code names an item that the other file
-//! defines: in `use`, or by a path. A name that a module only passes on (`pub use`) counts for the file that defines it.
-//! Tests (`#[cfg(test)]`) may import what they like. Methods are not seen: a file that calls a method of a type has the
-//! type's name, or gets it from a file that has.
+//! The test reads the source with syn. A file imports from another file if its code names an item of it, in `use` or by
+//! a path; a name that a module passes on (`pub use`) counts for that module and for the file that defines it. A module
+//! may use what the modules above it define. Tests (`#[cfg(test)]`) may import what they like, and methods are not
+//! seen.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 

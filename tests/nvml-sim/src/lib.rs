@@ -4,8 +4,8 @@
 //! creates. ROOT is `$NVML_SIM_ROOT`, otherwise the parent of the folder `lib` from which the library was loaded.
 //! [`node`] has the rules of MIG, [`store`] the state on disk, [`tree`] the driver's `/proc` and `/dev` entries under
 //! ROOT, [`processes`] the compute processes, [`disturb`] faults and delays, [`latency`] the durations of calls,
-//! [`journal`] the log of calls, [`node::falsify`] wrong answers, [`recorded`] those of a real driver, and [`abi`] exports
-//! NVML's C functions.
+//! [`journal`] the log of calls, [`node::falsify`] wrong answers, [`recorded`] those of a real driver, and [`abi`]
+//! exports NVML's C functions.
 #![allow(
     unsafe_code,
     reason = "a C library: every exported function takes raw pointers"

@@ -22,7 +22,8 @@ pub(super) struct Message {
     pub(super) words: Option<(String, String)>,
 }
 
-/// The messages of a file. The cure of an error is in its comment, or in its arm of a table: `.cure("…")`. Rules are files with findings, which are pairs of a severity and a text.
+/// The messages of a file. The cure of an error is in its comment, or in its arm of a table: `.cure("…")`. Rules are
+/// files with findings, which are pairs of a severity and a text.
 pub(super) fn messages(file: &syn::File, of_rules: bool) -> Vec<Message> {
     let mut found = Found {
         messages: Vec::new(),
