@@ -185,7 +185,7 @@ impl Crate {
         module.take(&code.items, &mut below);
         self.0.insert(path.clone(), module);
         for name in below {
-            let path = [&path[..], &[name.clone()]].concat();
+            let path = [&path[..], std::slice::from_ref(&name)].concat();
             let own = folder.join(&name);
             let file = [folder.join(format!("{name}.rs")), own.join("mod.rs")]
                 .into_iter()
