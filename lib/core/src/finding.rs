@@ -24,6 +24,21 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// A finding about a line, a file or another source of settings.
+    pub fn at(
+        place: impl ToString,
+        severity: Severity,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            severity,
+            place: Some(place.to_string()),
+            what: what.into(),
+            fix: fix.into(),
+        }
+    }
+
     /// An error of the machine that keeps a node from making slices.
     pub fn of_machine(what: impl ToString, fix: impl Into<String>) -> Finding {
         Finding {

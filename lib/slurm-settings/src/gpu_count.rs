@@ -104,10 +104,7 @@ fn of_whole(sources: &Sources<'_>) -> GpuCount {
 
 /// The GPUs of a node in NVML, for this host and for the other nodes of its line.
 pub(super) fn in_nvml<'a>(settings: &'a Settings, node: &str) -> Option<&'a HostGpus> {
-    let place = |name: &str| {
-        let site = &settings.files.as_ref()?.site;
-        Some(site.node(name)?.entry.place())
-    };
+    let place = |name: &str| Some(settings.line_of_node(name)?.entry.place());
     let is_beside = |host: &HostGpus| place(node).is_some_and(|own| place(&host.node) == Some(own));
     let host = settings.gpus.as_ref();
     host.filter(|host| host.node == node || is_beside(host))
@@ -122,9 +119,7 @@ pub(super) fn minor(settings: &Settings, node: &str, index: u32) -> u32 {
 
 fn sources<'a>(settings: &'a Settings, config: &Config, node: &str) -> Sources<'a> {
     let files = settings.files.as_ref();
-    let line = files.and_then(|files| files.site.node(node));
-    let running = settings.running.as_ref();
-    let record = running.and_then(|running| running.nodes.get(node));
+    let (line, record) = (settings.line_of_node(node), settings.record_of_node(node));
     let written = line.and_then(|line| Some((line.entry.place().to_string(), line.gres()?)));
     let counted =
         record.and_then(|record| Some(("scontrol show node".to_owned(), record.get("Gres")?)));

@@ -28,7 +28,8 @@ use std::path::PathBuf;
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::Hostlist;
-use gpufrac_slurm_conf::Site;
+use gpufrac_core::slurm_release::SlurmRelease;
+use gpufrac_slurm_conf::{Node, Record, Site};
 
 pub use access::Closed;
 pub use ask::{AskError, ask_slurm, slurm_says};
@@ -152,6 +153,21 @@ impl Settings {
         let running = self.running.as_ref().and_then(|running| running.get(key));
         let written = || Some(self.files.as_ref()?.slurm.last(key)?.1);
         running.or_else(written)
+    }
+
+    /// The release of the running Slurm.
+    fn release(&self) -> Option<SlurmRelease> {
+        self.running.as_ref()?.release()
+    }
+
+    /// A node in slurm.conf.
+    fn line_of_node(&self, name: &str) -> Option<&Node> {
+        self.files.as_ref()?.site.node(name)
+    }
+
+    /// A node in the running slurmctld.
+    fn record_of_node(&self, name: &str) -> Option<&Record> {
+        self.running.as_ref()?.nodes.get(name)
     }
 
     /// The path of slurm.conf, for findings without a line.

@@ -1,32 +1,27 @@
 //! Judges the devices and counts of each node with a pool: in gres.conf, in `Gres=` of slurm.conf, and in slurmctld.
 
-mod fault;
+mod gres_conf;
 mod without_pool;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
-use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
-use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
+use super::Settings;
 use super::gpu_count::{self, GpuCount, Gpus};
-use super::gres_lines::{Gpu, NodeLines, is_own_type};
-use super::{Running, Settings};
-use fault::{Fault, Shards, Wrong, WrongLine};
-use gpufrac_slurm_conf::{ConfFile, Counts, Node, Record, counts};
+use super::gres_lines::{NodeLines, is_own_type};
+use gpufrac_slurm_conf::{Counts, Node, Record, counts};
+pub(super) use gres_conf::{is_wrong as is_wrong_in_gres_conf, refused};
 
 /// The place of findings about slurmctld's node records.
 const NODE_RECORD: &str = "scontrol show node";
 
-/// From this release on, with `Cores=` Slurm no longer gives a device with fractions to a job of a whole GPU.
-const CORES_ARE_SAFE: SlurmRelease = SlurmSeries::new(23, 11).release(5);
-
-/// From this series on a node whose shares have Types needs shares of the Type of each GPU.
-const SHARES_OF_EACH_TYPE: SlurmSeries = SlurmSeries::new(23, 11);
+/// Stands for the names of the nodes in a finding until all nodes that have it are known. No text of Slurm has it.
+const NODES: &str = "\0";
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let mut seen = HashSet::new();
@@ -36,17 +31,17 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         .filter(|name| settings.only.as_deref().is_none_or(|only| only == *name))
         .filter(|name| seen.insert(*name))
         .collect();
-    let mut groups: Vec<(Fault, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in nodes {
-        for fault in faults(settings, config, node) {
-            match groups.iter_mut().find(|(known, _)| *known == fault) {
+        for finding in findings(settings, config, node) {
+            match groups.iter_mut().find(|(known, _)| *known == finding) {
                 Some((_, names)) => names.push(node),
-                None => groups.push((fault, vec![node])),
+                None => groups.push((finding, vec![node])),
             }
         }
     }
-    let findings = groups.into_iter();
-    found.extend(findings.map(|(fault, nodes)| fault.finding(&hostlist::short(&nodes))));
+    let groups = groups.into_iter();
+    found.extend(groups.map(|(finding, nodes)| named(finding, &hostlist::short(&nodes))));
     if settings.only.is_none() {
         without_pool::judge(settings, config, found);
     }
@@ -63,17 +58,11 @@ pub(super) fn wanted(
     expected(config, node, told.told.or_else(known)?)
 }
 
-/// Whether gres.conf has a fault that affects a node.
-pub(super) fn is_wrong_in_gres_conf(settings: &Settings, node: &str, wanted: &GresLines) -> bool {
-    let Some(files) = &settings.files else {
-        return false;
-    };
-    let release = settings.running.as_ref().and_then(Running::release);
-    let lines = NodeLines::of(&files.gres, node, &wanted.name);
-    let mut found = Vec::new();
-    devices(node, &files.gres, &lines, wanted, release, &mut found);
-    found.iter().any(|fault| fault.severity != Severity::Note)
-        || !no_share(&files.gres, &lines, None).is_empty()
+/// The finding for these nodes, a hostlist.
+fn named(mut finding: Finding, nodes: &str) -> Finding {
+    finding.what = finding.what.replace(NODES, nodes);
+    finding.fix = finding.fix.replace(NODES, nodes);
+    finding
 }
 
 /// Whether a `Gres=` differs from the needed one. `lines`: gres.conf, which has the GPUs without a pool.
@@ -91,94 +80,115 @@ pub(super) fn is_wrong_in_running(wanted: &GresLines, gres: Option<&str>) -> boo
     differs(&counts(&wanted.gres), gres).is_some()
 }
 
-fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
+/// The findings about a node, with [`NODES`] for its name.
+fn findings(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let files = settings.files.as_ref();
-    let line = files.and_then(|files| files.site.node(node));
-    let record = settings
-        .running
-        .as_ref()
-        .and_then(|running| running.nodes.get(node));
-    let lines = files.map(|files| NodeLines::of(&files.gres, node, &config.count_name));
+    let (line, record) = (settings.line_of_node(node), settings.record_of_node(node));
     if line.is_none() && record.is_none() {
         // Dynamic nodes (`slurmd -Z`) register by themselves, so they need no line.
         let comes_and_goes = settings.value("MaxNodeCount").is_some();
-        found.push(Fault {
-            severity: if comes_and_goes { Severity::Warning } else { Severity::Error },
-            place: settings.slurm_conf(),
-            wrong: Wrong::Unknown,
-        });
+        found.push(Finding::at(
+            settings.slurm_conf(),
+            if comes_and_goes { Severity::Warning } else { Severity::Error },
+            format!("gpufrac.toml has a pool on {NODES}, which Slurm does not know"),
+            "correct the `nodes` of the pool, or add the nodes to slurm.conf",
+        ));
         return found;
     }
-    let wanted = match gpu_count::of(settings, config, node) {
-        GpuCount::Known(count) | GpuCount::Assumed(count) => {
-            expected(config, node, count).ok_or(Wrong::Uncounted {
-                instances: String::new(),
-            })
-        }
-        GpuCount::Unknown { instances } => Err(Wrong::Uncounted { instances }),
-        GpuCount::Differs(facts) => Err(Wrong::Counts(facts)),
+    let count = gpu_count::of(settings, config, node);
+    let wanted = count
+        .number()
+        .and_then(|count| expected(config, node, count));
+    let Some(wanted) = wanted else {
+        let place = line.map_or(NODE_RECORD.into(), |line| line.entry.place().to_string());
+        let (what, fix) = uncounted(&count);
+        found.push(Finding::at(place, Severity::Error, what, fix));
+        return found;
     };
-    let wanted = match wanted {
-        Ok(wanted) => wanted,
-        Err(wrong) => {
-            found.push(Fault {
-                severity: Severity::Error,
-                place: place_of(line),
-                wrong,
-            });
-            return found;
-        }
-    };
-    if let (Some(files), Some(lines)) = (files, &lines) {
-        let release = settings.running.as_ref().and_then(Running::release);
-        devices(node, &files.gres, lines, &wanted, release, &mut found);
+    if let Some(files) = files {
+        let lines = NodeLines::of(&files.gres, node, &config.count_name);
+        let release = settings.release();
+        gres_conf::judge(node, &files.gres, &lines, &wanted, release, &mut found);
         let gres = line.and_then(Node::gres).map(counts);
-        found.extend(no_share(&files.gres, lines, gres.as_ref()));
-        found.extend(instances_beside(&files.gres, lines, release));
+        found.extend(gres_conf::no_share(&files.gres, &lines, gres.as_ref()));
+        found.extend(gres_conf::instances_beside(&files.gres, &lines, release));
     }
     let right = counts(&wanted.gres);
+    let right_line = format!("Gres={}", wanted.gres);
     let mut wrong_file = false;
     if let Some(line) = line {
         let gres = line.gres();
         let differs = differs(&right, gres).or_else(|| types_of_shares(&right, gres));
         wrong_file = differs.is_some();
         let parameters = settings.value("SlurmdParameters");
-        found.extend(differs.map(|(severity, why)| Fault {
-            severity,
-            place: line.entry.place().to_string(),
-            wrong: Wrong::Written {
-                why,
-                config_overrides: parameters.is_some_and(|all| all.contains("config_overrides")),
-                right: wanted.gres.clone(),
-            },
+        let overrides = parameters.is_some_and(|all| all.contains("config_overrides"));
+        let then = if overrides {
+            "; with SlurmdParameters=config_overrides Slurm then picks no devices"
+        } else {
+            ""
+        };
+        found.extend(differs.map(|(severity, why)| {
+            let what = format!("Gres= of {NODES}: {why}{then}");
+            let fix = format!("write in the line of {NODES}: {right_line}");
+            Finding::at(line.entry.place(), severity, what, fix)
         }));
     }
     if let Some(record) = record.filter(|_| !wrong_file) {
+        let fix = if line.is_some() {
+            "slurm.conf has it right: restart slurmctld, then slurmd on these nodes".to_owned()
+        } else {
+            format!("write in the line of {NODES} in slurm.conf: {right_line}")
+        };
         let differs = differs(&right, record.get("Gres"));
-        found.extend(differs.map(|(severity, why)| Fault {
-            severity,
-            place: NODE_RECORD.into(),
-            wrong: Wrong::Running {
-                why,
-                is_written: line.is_some(),
-                right: wanted.gres.clone(),
-            },
+        found.extend(differs.map(|(severity, why)| {
+            Finding::at(
+                NODE_RECORD,
+                severity,
+                format!("Gres= of {NODES}: {why}"),
+                fix,
+            )
         }));
         // Slurm keeps the reason of a node that was resumed.
         let reason = record.get("Reason").filter(|_| is_out_of_service(record));
-        if let Some(reason) = reason.filter(|reason| reason.contains("gres/")) {
-            found.push(Fault {
-                severity: Severity::Error,
-                place: NODE_RECORD.into(),
-                wrong: Wrong::Drained {
-                    reason: reason.to_owned(),
-                },
-            });
-        }
+        found.extend(reason.filter(|reason| reason.contains("gres/")).map(|reason| {
+            Finding::at(
+                NODE_RECORD,
+                Severity::Error,
+                format!(
+                    "{NODES} is drained, as its slurmd has other devices than slurmctld counts ({reason})"
+                ),
+                format!(
+                    "compare gres.conf there, restart slurmd, and then: scontrol update NodeName={NODES} State=RESUME"
+                ),
+            )
+        }));
     }
     found.extend(record.and_then(left_drained));
     found
+}
+
+/// The fault and the cure where the number of GPUs is not known.
+fn uncounted(count: &GpuCount) -> (String, String) {
+    let what = match count {
+        GpuCount::Differs([one, other]) => {
+            return (
+                format!(
+                    "{NODES} has {} GPUs by {}, and {} by {}",
+                    one.count, one.source, other.count, other.source
+                ),
+                "correct what is wrong, or say the number to `gpufrac init` or `gpufrac conf`: --gpus N".into(),
+            );
+        }
+        GpuCount::Unknown { instances } if !instances.is_empty() => format!(
+            "Slurm counts MIG instances on {NODES} ({instances}), which do not tell the number of GPUs"
+        ),
+        _ => format!("no GPUs are counted on {NODES}"),
+    };
+    let fix = format!(
+        "add what `gpufrac conf --node '{NODES}' --gpus N` prints to gres.conf and slurm.conf, with the number of GPUs of a node as N"
+    );
+    (what, fix)
 }
 
 /// The beginnings of the reasons with which gpufrac, and Slurm after a prolog or epilog that failed, drain a node
@@ -198,24 +208,21 @@ fn is_out_of_service(record: &Record) -> bool {
         .any(|word| state.contains(word))
 }
 
-/// The fault of a node that is out of service until an admin resumes it, even after its cause was removed.
-fn left_drained(record: &Record) -> Option<Fault> {
+/// The finding about a node that is out of service until an admin resumes it, even after its cause was removed.
+fn left_drained(record: &Record) -> Option<Finding> {
     let is_drained = record.get("State")?.contains("DRAIN");
     let reason = record.get("Reason").filter(|_| is_drained)?;
-    OF_HOOKS
-        .iter()
-        .any(|start| reason.starts_with(start))
-        .then(|| Fault {
-            severity: Severity::Warning,
-            place: NODE_RECORD.into(),
-            wrong: Wrong::LeftDrained {
-                reason: reason.to_owned(),
-            },
-        })
-}
-
-fn place_of(line: Option<&Node>) -> String {
-    line.map_or(NODE_RECORD.into(), |line| line.entry.place().to_string())
+    let is_of_hooks = OF_HOOKS.iter().any(|start| reason.starts_with(start));
+    is_of_hooks.then(|| {
+        Finding::at(
+            NODE_RECORD,
+            Severity::Warning,
+            format!("{NODES} is drained ({reason}): no job starts there until it is resumed"),
+            format!(
+                "remove the cause, which `gpufrac check` on the node names if it is still there, and then: scontrol update NodeName={NODES} State=RESUME"
+            ),
+        )
+    })
 }
 
 fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
@@ -223,189 +230,6 @@ fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     let devices = config.devices_of_node(name, gpus);
     let lines = GresLines::of(&devices, &folder, &config.count_name);
     (!lines.gres.is_empty()).then_some(lines)
-}
-
-/// GPUs without a pool whose Type has no share in gres.conf, or in `Gres=`.
-fn no_share(file: &ConfFile, lines: &NodeLines, gres: Option<&Counts>) -> Vec<Fault> {
-    let counted = |name: &str| {
-        let key = ("shard".to_owned(), name.to_owned());
-        gres.is_none_or(|gres| gres.contains_key(&key))
-    };
-    let missing = lines.plain_gpus().into_iter();
-    let missing = missing.filter(|(name, _)| !lines.plain_shares.contains(*name) || !counted(name));
-    let fault = |(name, files): (&str, Vec<&str>)| Fault {
-        severity: Severity::Error,
-        place: file.path.display().to_string(),
-        wrong: Wrong::NoShare {
-            type_name: name.to_owned(),
-            files: files.iter().map(ToString::to_string).collect(),
-        },
-    };
-    missing.map(fault).collect()
-}
-
-/// MIG instances of the site beside the devices of pools, in a series that drains such a node.
-fn instances_beside(
-    file: &ConfFile,
-    lines: &NodeLines,
-    release: Option<SlurmRelease>,
-) -> Option<Fault> {
-    let types = lines.instances_beside();
-    let is_refused = release.is_none_or(|release| release.series >= SHARES_OF_EACH_TYPE);
-    (is_refused && !types.is_empty()).then(|| Fault {
-        severity: Severity::Error,
-        place: file.path.display().to_string(),
-        wrong: Wrong::Instances {
-            types: types.keys().copied().collect::<Vec<_>>().join(", "),
-        },
-    })
-}
-
-/// The finding about the first node that the running slurmctld would drain, because instances of the site stay beside
-/// the devices of pools.
-pub(super) fn refused(settings: &Settings, config: &Config) -> Option<Finding> {
-    let (files, running) = (settings.files.as_ref()?, settings.running.as_ref()?);
-    let release = running.release();
-    let mut names = config.pools.iter().flat_map(|pool| pool.nodes.names());
-    names.find_map(|node| {
-        let lines = NodeLines::of(&files.gres, node, &config.count_name);
-        Some(instances_beside(&files.gres, &lines, release)?.finding(node))
-    })
-}
-
-/// Compares gres.conf with the lines that the node needs.
-fn devices(
-    node: &str,
-    file: &ConfFile,
-    lines: &NodeLines,
-    wanted: &GresLines,
-    release: Option<SlurmRelease>,
-    found: &mut Vec<Fault>,
-) {
-    let text = wanted.gres_conf(node).join("\n");
-    let printed = gpufrac_slurm_conf::read_conf(&file.path, &|_| Ok(text.clone()));
-    let Ok(printed) = printed else { return };
-    let right = NodeLines::of(&printed, node, &wanted.name);
-    let detect = lines.detect.as_ref();
-    if let Some((place, how)) = detect.filter(|(_, how)| !super::rules::is(how, "off")) {
-        found.push(Fault {
-            severity: Severity::Error,
-            place: place.to_string(),
-            wrong: Wrong::AutoDetect {
-                how: how.to_owned(),
-            },
-        });
-    }
-    let place = match (&lines.place, file.exists) {
-        (Some(place), _) => place.to_string(),
-        (None, true) => file.path.display().to_string(),
-        (None, false) => format!("{} (missing)", file.path.display()),
-    };
-    let on_lines = |why| (Severity::Error, place.clone(), why);
-    let wrong = [
-        wrong_cores(lines, release),
-        lines
-            .flag
-            .map(|(name, flag)| on_lines(WrongLine::Flag { name, flag })),
-        wrong_gpu(lines, &right).map(on_lines),
-        vague_shards(lines, &right),
-        wrong_shards(lines, &right).map(on_lines),
-        wrong_fractions(lines, &right, &wanted.name).map(on_lines),
-        lines
-            .mps
-            .as_ref()
-            .map(|place| (Severity::Error, place.to_string(), WrongLine::Mps)),
-    ];
-    // All faults at one place have the same cure.
-    let mut places: Vec<(Severity, String, Vec<WrongLine>)> = Vec::new();
-    for (severity, place, why) in wrong.into_iter().flatten() {
-        match places.last_mut() {
-            Some((same, known, whys)) if *same == severity && *known == place => whys.push(why),
-            _ => places.push((severity, place, vec![why])),
-        }
-    }
-    found.extend(places.into_iter().map(|(severity, place, why)| Fault {
-        severity,
-        place,
-        wrong: Wrong::Lines {
-            why,
-            right: wanted.clone(),
-        },
-    }));
-}
-
-fn wrong_cores(
-    lines: &NodeLines,
-    release: Option<SlurmRelease>,
-) -> Option<(Severity, String, WrongLine)> {
-    let (place, cores) = lines.cores.first()?;
-    let severity = match release {
-        Some(release) if release >= CORES_ARE_SAFE => Severity::Note,
-        Some(_) => Severity::Error,
-        None => Severity::Warning,
-    };
-    Some((severity, place.to_string(), WrongLine::Cores(cores.clone())))
-}
-
-/// The first device of the pools that is missing or differs, otherwise a device that occurs twice.
-fn wrong_gpu(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
-    let mut ours = right.gpus.iter().enumerate();
-    let wrong = ours.find(|(at, gpu)| lines.gpus.get(*at) != Some(gpu));
-    if let Some((at, gpu)) = wrong {
-        return Some(match lines.gpus.get(at) {
-            None => WrongLine::Missing(gpu.clone()),
-            Some(is) => WrongLine::Other {
-                is: is.clone(),
-                right: gpu.clone(),
-            },
-        });
-    }
-    let is_like =
-        |ours: &Gpu, more: &Gpu| ours.type_name == more.type_name || ours.file == more.file;
-    let mut further = lines.gpus.iter().skip(right.gpus.len());
-    let more = further.find(|more| right.gpus.iter().any(|ours| is_like(ours, more)))?;
-    Some(WrongLine::TooMany(more.clone()))
-}
-
-/// Shards whose line names no file of a placeholder, though their number is right.
-fn vague_shards(lines: &NodeLines, right: &NodeLines) -> Option<(Severity, String, WrongLine)> {
-    let place = lines.vague.as_ref()?;
-    if lines.shard_count != right.shard_count {
-        return None;
-    }
-    let same_files = lines.shards == right.shards;
-    let same = |count: &u64| right.shards.values().all(|other| other == count);
-    let all_share = right.shards.len() == right.gpus.len() && right.shards.values().all(same);
-    let severity = if same_files || (lines.shards.is_empty() && all_share) {
-        Severity::Warning
-    } else {
-        Severity::Error
-    };
-    Some((severity, place.to_string(), WrongLine::Vague))
-}
-
-/// Shards that are not those of the pools' devices. [`vague_shards`] reports lines without files with the right number.
-fn wrong_shards(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
-    let same_count = lines.shard_count == right.shard_count;
-    if same_count && (lines.vague.is_some() || lines.shards == right.shards) {
-        return None;
-    }
-    let shards = |of: &NodeLines| Shards {
-        count: of.shard_count,
-        devices: of.shards.len(),
-    };
-    Some(WrongLine::Shards {
-        is: shards(lines),
-        right: shards(right),
-    })
-}
-
-fn wrong_fractions(lines: &NodeLines, right: &NodeLines, name: &CountName) -> Option<WrongLine> {
-    (lines.fractions != right.fractions).then_some(WrongLine::Fractions {
-        name: name.clone(),
-        is: lines.fractions,
-        right: right.fractions,
-    })
 }
 
 /// The number of a GRES, without the shares of GPUs that have no pool.

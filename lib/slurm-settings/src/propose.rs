@@ -19,7 +19,7 @@ use gpufrac_core::slurm_release::SlurmSeries;
 
 pub use super::gpu_count::Gpus;
 use super::scripts::HOOKS;
-use super::{Running, Settings, host, nodes, rules};
+use super::{Settings, host, nodes, rules};
 use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 
 /// The settings of slurm.conf that may be changed, in the order in which new ones are added.
@@ -232,8 +232,7 @@ impl Draft<'_> {
                 continue;
             }
             let files = self.files();
-            let running = self.settings.running.as_ref();
-            let release = running.and_then(Running::release);
+            let release = self.settings.release();
             let several = release.is_some_and(|release| release.series >= SEVERAL_PROLOGS);
             let absolute = files
                 .slurm

@@ -55,7 +55,7 @@ impl Context {
             lines.any(|line| line.get("AutoDetect").is_some_and(|how| !is(how, "off")))
         });
         Context {
-            release: settings.running.as_ref().and_then(Running::release),
+            release: settings.release(),
             uses_mig: config.pools.iter().any(|pool| pool.mechanism.uses_mig()),
             accounting: stores.is_some_and(|kind| kind.contains("slurmdbd")),
             detects,

@@ -9,7 +9,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::slurm_release::SlurmSeries;
-use gpufrac_slurm_conf::{Running, counts};
+use gpufrac_slurm_conf::counts;
 
 use super::super::gres_lines::is_own_type;
 use super::super::{Settings, rules};
@@ -99,8 +99,9 @@ impl Limit {
 /// The sizes of all pools that Slurm counts as shards. Up to 23.02 job_submit asks for a whole GPU of a pool with parts
 /// so, too.
 fn sizes(settings: &Settings, config: &Config) -> BTreeSet<(Units, Fraction)> {
-    let release = settings.running.as_ref().and_then(Running::release);
-    let whole_too = release.is_some_and(|own| own.series <= SlurmSeries::new(23, 2));
+    let whole_too = settings
+        .release()
+        .is_some_and(|own| own.series <= SlurmSeries::new(23, 2));
     let shared = config
         .pools
         .iter()

@@ -7,7 +7,6 @@ use super::super::Settings;
 use super::super::scripts::HOOKS;
 use super::words::{has, is, list, names, plugins, words};
 use super::{Context, Fault, Fix, fault};
-use gpufrac_slurm_conf::Running;
 
 /// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control daemon.
 pub(in super::super) const PROLOG_NEEDS: u64 = 60;
@@ -174,8 +173,9 @@ pub(in super::super) fn script(
         found.push(error(place.to_string(), what, fix));
         return;
     }
-    let release = settings.running.as_ref().and_then(Running::release);
-    let last_alone = release.is_some_and(|own| own.series < SEVERAL_LINES);
+    let last_alone = settings
+        .release()
+        .is_some_and(|own| own.series < SEVERAL_LINES);
     let first = if last_alone { lines.len().saturating_sub(1) } else { 0 };
     let written: Vec<&str> = lines.iter().skip(first).map(|(_, value)| *value).collect();
     let running = running.unwrap_or_default();
