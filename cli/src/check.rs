@@ -167,7 +167,7 @@ fn summary(config: &Config) -> Vec<String> {
             pool.geometry.model,
             pool.layout.kind,
             pool.partitions.join(","),
-            nodes(pool)
+            hostlist::short(pool.nodes.names())
         ));
         let columns = gpufrac_page::table::columns(&menu(pool));
         lines.extend(columns.into_iter().map(|line| format!("  {line}")));
@@ -177,11 +177,6 @@ fn summary(config: &Config) -> Vec<String> {
         }
     }
     lines
-}
-
-fn nodes(pool: &Pool) -> String {
-    let names: Vec<&str> = pool.nodes.names().iter().map(String::as_str).collect();
-    hostlist::short(&names)
 }
 
 /// The most sizes of a menu that are listed.

@@ -91,20 +91,17 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         text: text.clone(),
         source,
     })?;
-    let mut groups: Vec<(Vec<&str>, GresLines)> = Vec::new();
+    let mut groups: Vec<(GresLines, Vec<&String>)> = Vec::new();
     for node in nodes.names() {
         let lines = lines_of(&config, node, args.gpus)?;
-        match groups.iter_mut().find(|(_, known)| *known == lines) {
-            Some((names, _)) => names.push(node),
-            None => groups.push((vec![node], lines)),
-        }
+        hostlist::group(&mut groups, lines, node);
     }
-    let named = |names: &[&str]| match groups.len() {
+    let named = |names: &[&String]| match groups.len() {
         1 => text.clone(),
         _ => hostlist::short(names),
     };
     println!("# gres.conf");
-    for (names, lines) in &groups {
+    for (lines, names) in &groups {
         for line in lines.gres_conf(&named(names)) {
             println!("{line}");
         }
@@ -113,7 +110,7 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
     println!("GresTypes={}", config.count_name.gres_types().join(","));
     println!("SelectType=select/cons_tres");
     println!("PrologFlags=Alloc,Contain,DeferBatch");
-    for (names, lines) in &groups {
+    for (lines, names) in &groups {
         // The site writes the rest of the node's line (CPUs, memory).
         println!("NodeName={} Gres={}", named(names), lines.gres);
     }

@@ -157,7 +157,7 @@ fn count(settings: &Settings, config: &Config) -> Result<(), CliError> {
     if let (Some(host), false) = (&settings.gpus, assumed.is_empty()) {
         println!(
             "{}: taken to have {} GPUs, as many as {}, which stands in the same line of slurm.conf; --gpus N says another number",
-            short(&assumed),
+            hostlist::short(&assumed),
             host.gpus.len(),
             host.node
         );
@@ -282,10 +282,7 @@ fn with_pools(
     };
     let mut models: Vec<(&str, Vec<u32>)> = Vec::new();
     for gpu in &seen.gpus {
-        match models.iter_mut().find(|(model, _)| *model == gpu.model) {
-            Some((_, indexes)) => indexes.push(gpu.index),
-            None => models.push((&gpu.model, vec![gpu.index])),
-        }
+        hostlist::group(&mut models, &gpu.model, gpu.index);
     }
     let mut text = before.map_or_else(|| new_file(&files.slurm), str::to_owned);
     let mut names: Vec<String> = node
@@ -369,7 +366,7 @@ fn with_nodes(text: &str, pool: &Pool, nodes: &str) -> Result<String, CliError> 
         .and_then(|pool| pool.get_mut("nodes"))
         .and_then(toml_edit::Item::as_value_mut);
     if let Some(old) = old {
-        let mut new = toml_edit::Value::from(short(&names));
+        let mut new = toml_edit::Value::from(hostlist::short(&names));
         *new.decor_mut() = old.decor().clone();
         *old = new;
     }
@@ -499,7 +496,7 @@ fn driver(session: &Session) -> Option<u32> {
 fn nodes(args: &InitArgs, node: &Node, files: &Files) -> Result<String, CliError> {
     if let Some(text) = &args.nodes {
         let list = hostlist(text)?;
-        return Ok(short(list.names()));
+        return Ok(hostlist::short(list.names()));
     }
     let Some(own) = files.site.node(&node.name) else {
         return Err(CliError::NotInSlurmConf {
@@ -511,12 +508,7 @@ fn nodes(args: &InitArgs, node: &Node, files: &Files) -> Result<String, CliError
     // Nodes of other pools stay in their pools.
     let names = files.site.beside(own).map(|node| node.name.clone());
     let free = names.filter(|name| node.config.pools_of_node(name).is_empty());
-    Ok(short(&free.collect::<Vec<_>>()))
-}
-
-fn short(names: &[String]) -> String {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    hostlist::short(&names)
+    Ok(hostlist::short(&free.collect::<Vec<_>>()))
 }
 
 /// The partitions of these nodes: those in which each node has GPUs, otherwise all.

@@ -37,11 +37,7 @@ impl Steps<'_> {
                 "copy {path} to every host, nodes first; on one of them: gpufrac check --file-only"
             ));
         }
-        let mut all: Vec<&str> = nodes
-            .iter()
-            .chain(self.running)
-            .map(String::as_str)
-            .collect();
+        let mut all: Vec<&String> = nodes.iter().chain(self.running).collect();
         all.sort_unstable();
         all.dedup();
         let all = hostlist::short(&all);

@@ -246,9 +246,9 @@ fn numbers(ranges: &str, text: &str) -> Result<Vec<String>, HostlistError> {
 type Numbers = Option<(usize, u64, u64)>;
 
 /// The short form of a list: `gn01,gn02,gn03,login` as `gn[01-03],login`. The order stays the same.
-pub fn short(names: &[&str]) -> String {
+pub fn short(names: &[impl AsRef<str>]) -> String {
     let mut runs: Vec<(&str, Numbers)> = Vec::new();
-    for name in names {
+    for name in names.iter().map(AsRef::as_ref) {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let digits = digits.min(MAX_DIGITS);
         let (prefix, number) = name.split_at(name.len() - digits);
@@ -274,6 +274,14 @@ pub fn short(names: &[&str]) -> String {
         })
         .collect();
     texts.join(",")
+}
+
+/// Adds a name to those with the same value, which stand in the order of the first name of each.
+pub fn group<T: PartialEq, N>(groups: &mut Vec<(T, Vec<N>)>, value: T, name: N) {
+    match groups.iter_mut().find(|(known, _)| *known == value) {
+        Some((_, names)) => names.push(name),
+        None => groups.push((value, vec![name])),
+    }
 }
 
 #[cfg(test)]
@@ -369,7 +377,7 @@ mod tests {
             short(&["n999999999", "n1000000000"]),
             "n999999999,n1000000000"
         );
-        assert_eq!(short(&[]), "");
+        assert_eq!(short(&[""; 0]), "");
     }
 
     proptest! {

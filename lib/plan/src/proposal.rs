@@ -97,18 +97,15 @@ fn groups(cluster: &Cluster) -> BTreeMap<Group, Vec<&str>> {
 /// When the text is no configuration.
 pub fn lines(text: &str, cluster: &Cluster) -> Result<Vec<String>, ConfigErrors> {
     let config = Config::parse(text, "gpufrac.toml")?;
-    let mut groups: Vec<(Vec<&str>, GresLines)> = Vec::new();
+    let mut groups: Vec<(GresLines, Vec<&String>)> = Vec::new();
     for node in cluster.nodes.iter().filter(|node| node.gpus > 0) {
         let devices = config.devices_of_node(&node.name, node.gpus);
         let folder = config.paths.for_node(&node.name).devices;
         let lines = GresLines::of(&devices, folder.as_ref(), &config.count_name);
-        match groups.iter_mut().find(|(_, known)| *known == lines) {
-            Some((names, _)) => names.push(&node.name),
-            None => groups.push((vec![&node.name], lines)),
-        }
+        hostlist::group(&mut groups, lines, &node.name);
     }
     let mut all = vec!["# gres.conf".to_owned()];
-    for (names, lines) in &groups {
+    for (lines, names) in &groups {
         all.extend(lines.gres_conf(&hostlist::short(names)));
     }
     all.push("# slurm.conf".to_owned());
@@ -118,7 +115,7 @@ pub fn lines(text: &str, cluster: &Cluster) -> Result<Vec<String>, ConfigErrors>
     ));
     all.push("SelectType=select/cons_tres".to_owned());
     all.push("PrologFlags=Alloc,Contain,DeferBatch".to_owned());
-    for (names, lines) in &groups {
+    for (lines, names) in &groups {
         all.push(format!(
             "NodeName={} Gres={}",
             hostlist::short(names),

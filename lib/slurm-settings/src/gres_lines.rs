@@ -202,15 +202,16 @@ pub(super) const PLAIN: &str = "plain";
 /// The line of gres.conf, without its `NodeName=`, that gives each of these GPUs without a pool one share. From Slurm
 /// 23.11 on a node whose shares have Types needs a share of the Type of each GPU, or slurmctld drains it
 /// (`_valid_gres_type` of `src/interfaces/gres.c`: `gres/shard type (h100) reported but not configured`).
-pub(super) fn share_line(type_name: &str, files: &[&str]) -> String {
+pub(super) fn share_line(type_name: &str, files: &[impl AsRef<str>]) -> String {
     let (count, files) = (files.len(), short_files(files));
     format!("Name=shard Type={type_name} Count={count} File={files}")
 }
 
 /// `/dev/nvidia[2-7]`.
-pub(super) fn short_files(files: &[&str]) -> String {
+pub(super) fn short_files(files: &[impl AsRef<str>]) -> String {
     let folder_of = |file: &str| file.rfind('/').map_or(0, |slash| slash + 1);
     let mut runs: Vec<String> = Vec::new();
+    let files: Vec<&str> = files.iter().map(AsRef::as_ref).collect();
     for same in files.chunk_by(|a, b| a[..folder_of(a)] == b[..folder_of(b)]) {
         let folder = &same[0][..folder_of(same[0])];
         let names: Vec<&str> = same.iter().map(|file| &file[folder.len()..]).collect();

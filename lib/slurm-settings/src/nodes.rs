@@ -24,20 +24,12 @@ const NODE_RECORD: &str = "scontrol show node";
 const NODES: &str = "\0";
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
-    let mut seen = HashSet::new();
-    let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
-    let nodes: Vec<&str> = names
-        .map(String::as_str)
-        .filter(|name| settings.only.as_deref().is_none_or(|only| only == *name))
-        .filter(|name| seen.insert(*name))
-        .collect();
     let mut groups: Vec<(Finding, Vec<&str>)> = Vec::new();
-    for node in nodes {
+    let only = settings.only.as_deref();
+    let nodes = of_pools(config).into_iter();
+    for node in nodes.filter(|name| only.is_none_or(|only| only == *name)) {
         for finding in findings(settings, config, node) {
-            match groups.iter_mut().find(|(known, _)| *known == finding) {
-                Some((_, names)) => names.push(node),
-                None => groups.push((finding, vec![node])),
-            }
+            hostlist::group(&mut groups, finding, node);
         }
     }
     let groups = groups.into_iter();
@@ -45,6 +37,14 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     if settings.only.is_none() {
         without_pool::judge(settings, config, found);
     }
+}
+
+/// The nodes of all pools, each once.
+pub(super) fn of_pools(config: &Config) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
+    let names = names.map(String::as_str);
+    names.filter(|name| seen.insert(*name)).collect()
 }
 
 /// The lines that a node needs; None if its number of GPUs is unknown.

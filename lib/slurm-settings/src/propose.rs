@@ -318,7 +318,7 @@ pub fn running_difference(settings: &Settings, config: &Config, gpus: Gpus) -> R
             found.right.push(format!("{key}=/usr/sbin/{program}"));
         }
     }
-    for node in devices::nodes(config) {
+    for node in nodes::of_pools(config) {
         let Some(record) = running.nodes.get(node) else {
             continue;
         };

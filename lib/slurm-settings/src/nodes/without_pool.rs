@@ -33,8 +33,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         }
     }
     found.extend(places.into_iter().map(|(place, nodes)| {
-        let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        let names = hostlist::short(&names);
+        let names = hostlist::short(&nodes);
         Finding {
             severity: Severity::Error,
             place: Some(place),

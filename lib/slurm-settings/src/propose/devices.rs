@@ -1,10 +1,10 @@
 //! Changes the lines of the pools' nodes: in gres.conf, and `Gres=` in slurm.conf.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::config::Pool;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
@@ -26,57 +26,24 @@ const OURS: [&str; 4] = ["gpu", "shard", "gpufrac", "mps"];
 /// Keys of a node's line with one value for each node: such a line cannot be split.
 const ONE_BY_ONE: [&str; 4] = ["NodeAddr", "NodeHostname", "BcastAddr", "Port"];
 
-/// The nodes of all pools, each once.
-pub(super) fn nodes(config: &Config) -> Vec<&str> {
-    let mut seen = HashSet::new();
-    let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
-    let names = names.map(String::as_str);
-    names.filter(|name| seen.insert(*name)).collect()
-}
-
-/// Nodes that need the same lines.
-struct Group {
-    lines: GresLines,
-    /// Lines of GPUs without a pool that AutoDetect found, without their `NodeName=`.
-    detected: Vec<String>,
-    names: Vec<String>,
-}
-
-fn add(groups: &mut Vec<Group>, lines: &GresLines, detected: Vec<String>, name: &str) {
-    let is_same = |group: &&mut Group| group.lines == *lines && group.detected == detected;
-    match groups.iter_mut().find(is_same) {
-        Some(group) => group.names.push(name.to_owned()),
-        None => groups.push(Group {
-            lines: lines.clone(),
-            detected,
-            names: vec![name.to_owned()],
-        }),
-    }
-}
-
-fn short(names: &[String]) -> String {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    hostlist::short(&names)
-}
-
 /// A change of a line: file, line number, new text.
 type Edit = (PathBuf, usize, String);
 
 impl Draft<'_> {
     /// Changes gres.conf first, because `Gres=` counts the GPUs without a pool that remain in gres.conf.
     pub(super) fn devices(&mut self, gpus: Gpus) -> io::Result<()> {
-        let names: Vec<String> = nodes(self.config).into_iter().map(str::to_owned).collect();
+        let names = nodes::of_pools(self.config);
         let mut wanted = BTreeMap::new();
-        for name in &names {
+        for &name in &names {
             if let Some(lines) = nodes::wanted(&self.settings, self.config, name, gpus) {
-                wanted.insert(name.clone(), lines);
+                wanted.insert(name.to_owned(), lines);
             }
         }
         let mut changed = BTreeSet::new();
         self.gres_conf(&wanted, &mut changed)?;
         self.gres_of_nodes(&wanted, &mut changed)?;
-        let changed = names.into_iter().filter(|name| changed.contains(name));
-        self.proposal.nodes = changed.collect();
+        let changed = names.into_iter().filter(|name| changed.contains(*name));
+        self.proposal.nodes = changed.map(str::to_owned).collect();
         Ok(())
     }
 
@@ -86,13 +53,14 @@ impl Draft<'_> {
         changed: &mut BTreeSet<String>,
     ) -> io::Result<()> {
         let files = self.files();
+        // Nodes that need the same lines, with those of GPUs without a pool that AutoDetect found there.
         let mut groups = Vec::new();
-        for name in nodes(self.config) {
+        for name in nodes::of_pools(self.config) {
             if let Some(lines) = wanted.get(name)
                 && nodes::is_wrong_in_gres_conf(&self.settings, name, lines)
             {
                 let detected = self.detected(&files, name);
-                add(&mut groups, lines, detected, name);
+                hostlist::group(&mut groups, (lines.clone(), detected), name);
                 changed.insert(name.to_owned());
             }
         }
@@ -104,20 +72,20 @@ impl Draft<'_> {
             edits.extend(self.line_of_gres_conf(line, changed, &files.site));
         }
         let mut block = String::new();
-        for group in &groups {
-            let names = short(&group.names);
-            let detects = |name: &String| {
+        for ((lines, detected), nodes) in &groups {
+            let names = hostlist::short(nodes);
+            let detects = |name: &&str| {
                 let detect = NodeLines::of(&files.gres, name, &self.config.count_name).detect;
                 detect.is_some_and(|(_, how)| !rules::is(&how, "off"))
             };
-            if group.names.iter().any(detects) {
+            if nodes.iter().any(detects) {
                 block += &format!("NodeName={names} AutoDetect=off\n");
             }
-            for line in group.lines.gres_conf(&names) {
+            for line in lines.gres_conf(&names) {
                 block += &line;
                 block.push('\n');
             }
-            for detected in &group.detected {
+            for detected in detected {
                 block += &format!("NodeName={names} {detected}\n");
             }
         }
@@ -191,8 +159,8 @@ impl Draft<'_> {
         let with_names = |names: &[String], raw: &str| {
             let mut text = raw.to_owned();
             match line.get("NodeName") {
-                Some(_) => edit::set(&mut text, 1, "NodeName", &short(names)),
-                None => text.insert_str(0, &format!("NodeName={} ", short(names))),
+                Some(_) => edit::set(&mut text, 1, "NodeName", &hostlist::short(names)),
+                None => text.insert_str(0, &format!("NodeName={} ", hostlist::short(names))),
             }
             text
         };
@@ -207,7 +175,7 @@ impl Draft<'_> {
             if key == "File" {
                 let devices: Vec<&str> = files.split(',').collect();
                 let share = share_line(type_name, &devices);
-                text += &format!("NodeName={} {share}\n", short(&nodes));
+                text += &format!("NodeName={} {share}\n", hostlist::short(&nodes));
             }
         }
         if !stay.is_empty() {
@@ -250,7 +218,6 @@ impl Draft<'_> {
             minors.sort_unstable();
             let files = minors.iter().map(|minor| format!("/dev/nvidia{minor}"));
             let files: Vec<String> = files.collect();
-            let files: Vec<&str> = files.iter().map(String::as_str).collect();
             let all = short_files(&files);
             let name = if name.is_empty() { PLAIN } else { name };
             [
@@ -359,10 +326,7 @@ impl Draft<'_> {
                 if right.is_some() {
                     changed.insert(node.clone());
                 }
-                match classes.iter_mut().find(|(known, _)| *known == right) {
-                    Some((_, names)) => names.push(node.clone()),
-                    None => classes.push((right, vec![node.clone()])),
-                }
+                hostlist::group(&mut classes, right, node.clone());
             }
             if classes.iter().all(|(right, _)| right.is_none()) {
                 continue;
@@ -380,7 +344,7 @@ impl Draft<'_> {
             for (right, names) in &classes {
                 let mut one = raw.clone();
                 if classes.len() > 1 {
-                    edit::set(&mut one, 1, "NodeName", &short(names));
+                    edit::set(&mut one, 1, "NodeName", &hostlist::short(names));
                 }
                 if let Some(right) = right {
                     edit::set(&mut one, 1, "Gres", right);
@@ -444,11 +408,11 @@ pub(super) fn lost(lost: &[(String, u32)], slurm_conf: &str) -> Vec<Finding> {
         place: Some(slurm_conf.to_owned()),
         what: format!(
             "/dev/nvidia{minor} of {} is in no pool, and AutoDetect, which found it, ends there; its Type is not known",
-            short(&nodes)
+            hostlist::short(&nodes)
         ),
         fix: format!(
             "add to gres.conf, behind the lines of gpufrac: NodeName={} Name=gpu Type=TYPE File=/dev/nvidia{minor}; and count it in Gres=",
-            short(&nodes)
+            hostlist::short(&nodes)
         ),
     };
     by_gpu.into_iter().map(finding).collect()
