@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::finding::Finding;
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::policy::ExporterUrl;
@@ -31,12 +31,7 @@ pub fn findings(node: &Node) -> Vec<Finding> {
         )
     });
     let found = found.chain(of_exporter);
-    found
-        .map(|finding| Finding {
-            severity: Severity::Warning,
-            ..finding
-        })
-        .collect()
+    found.map(Finding::as_warning).collect()
 }
 
 fn exporter_finding(

@@ -1,6 +1,6 @@
 //! Jobs without a lease, and leases without a job, by Slurm's list of the jobs on this node.
 
-use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::finding::Finding;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::job::allocated::Allocated;
@@ -68,9 +68,7 @@ fn is_lost(store: &LeaseStore, node: &Node, job: JobId) -> bool {
 
 fn left_over(lease: &Lease) -> Finding {
     let (name, job) = (lease.name(), lease.job_id);
-    Finding {
-        severity: Severity::Warning,
-        ..Finding::of_machine(
+    Finding::of_machine(
             format!(
                 "Slurm has no job {job} on this node, and the lease of the job is still here: its epilog did not run, or did not end"
             ),
@@ -78,7 +76,7 @@ fn left_over(lease: &Lease) -> Finding {
                 "`gpufrac lease drop {name}` removes the slice; `journalctl -t gpufrac | grep 'job {job}:'` says what happened"
             ),
         )
-    }
+        .as_warning()
 }
 
 fn unleased(job: JobId) -> Finding {

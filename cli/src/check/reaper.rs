@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::finding::Finding;
 use gpufrac_core::policy::Mode;
 use gpufrac_host::files::RootDir;
 use gpufrac_node::node::{Node, now_unix};
@@ -52,28 +52,25 @@ pub fn findings(node: &Node) -> Vec<Finding> {
 fn needs(node: &Node) -> Vec<Finding> {
     let shared = node.shared.as_ref();
     let shared = shared.and_then(|folder| Some((folder, RootDir::open(folder).err()?)));
-    let shared = shared.map(|(folder, error)| Finding {
-        severity: Severity::Warning,
-        ..Finding::of_machine(
+    let shared = shared.map(|(folder, error)| Finding::of_machine(
             format!(
                 "using `shared` of [paths] failed: {error}: the daemons of other nodes, `gpufrac report` and `gpufrac status --cluster` learn nothing of this node"
             ),
             error.cure().unwrap_or_else(|| {
                 format!("mount or create `{}`, root's, on each node", folder.display())
             }),
-        )
-    });
+        ).as_warning());
     let mail = &node.config.reaper.mail;
     let programs = [&mail.sendmail, &mail.program].into_iter().flatten();
     let missing = programs.filter(|program| !Path::new(program).exists());
-    let missing = missing.map(|program| Finding {
-        severity: Severity::Warning,
-        ..Finding::of_machine(
+    let missing = missing.map(|program| {
+        Finding::of_machine(
             format!(
                 "`{program}` of [reaper.mail] does not exist: no warning reaches a user by mail"
             ),
             "install it on this node, or correct the path",
         )
+        .as_warning()
     });
     shared.into_iter().chain(missing).collect()
 }
@@ -106,29 +103,30 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
     }
     let own = version::TEXT.as_str();
     if view.build != own {
-        return Some(Finding {
-            severity: Severity::Warning,
-            ..Finding::of_machine(
+        return Some(
+            Finding::of_machine(
                 format!(
                     "gpufrac-reaperd runs as build {}, and {own} is installed",
                     view.build
                 ),
                 "`systemctl restart gpufrac-reaperd`",
             )
-        });
+            .as_warning(),
+        );
     }
     let read = view.config_sum.as_ref()?;
-    (read != config_sum).then(|| Finding {
-        severity: Severity::Warning,
-        ..Finding::of_machine(
+    (read != config_sum).then(|| {
+        Finding::of_machine(
             "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node",
             "`systemctl reload gpufrac-reaperd`",
         )
+        .as_warning()
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_core::finding::Severity;
     use gpufrac_view::VERSION;
 
     use super::*;

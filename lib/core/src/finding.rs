@@ -48,4 +48,11 @@ impl Finding {
             fix: fix.into(),
         }
     }
+
+    /// The finding, where it keeps no node from making slices.
+    #[must_use]
+    pub fn as_warning(self) -> Finding {
+        let severity = Severity::Warning;
+        Finding { severity, ..self }
+    }
 }

@@ -81,10 +81,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
             }
         }
     }
-    let told = settings
-        .running
-        .as_ref()
-        .and_then(|running| running.get("SLURM_CONF"));
+    let told = settings.running_value("SLURM_CONF");
     let asked = sources.slurm_conf.clone().or(from_environment);
     let candidates: Vec<PathBuf> = match asked {
         Some(path) => vec![path],

@@ -86,10 +86,9 @@ fn plugin_folders(settings: &Settings) -> Vec<PathBuf> {
     if let Some((_, list)) = written {
         return list.split(':').map(PathBuf::from).collect();
     }
-    let running = settings.running.as_ref();
     // The running `PluginDir` is that of slurmctld's host; this host may have another operating system.
-    let told = running.and_then(|running| running.get("PluginDir"));
-    let told = told
+    let told = settings
+        .running_value("PluginDir")
         .into_iter()
         .flat_map(|list| list.split(':'))
         .map(PathBuf::from);

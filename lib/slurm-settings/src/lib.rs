@@ -29,7 +29,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::slurm_release::SlurmRelease;
-use gpufrac_slurm_conf::{Node, Record, Site};
+use gpufrac_slurm_conf::{Node, Partition, Record, Site};
 
 pub use access::Closed;
 pub use ask::{AskError, ask_slurm, slurm_says};
@@ -150,9 +150,8 @@ impl Settings {
 
     /// A value of slurm.conf: the running one, otherwise the one in the file.
     fn value(&self, key: &str) -> Option<&str> {
-        let running = self.running.as_ref().and_then(|running| running.get(key));
         let written = || Some(self.files.as_ref()?.slurm.last(key)?.1);
-        running.or_else(written)
+        self.running_value(key).or_else(written)
     }
 
     /// The release of the running Slurm.
@@ -168,6 +167,16 @@ impl Settings {
     /// A node in the running slurmctld.
     fn record_of_node(&self, name: &str) -> Option<&Record> {
         self.running.as_ref()?.nodes.get(name)
+    }
+
+    /// A partition in slurm.conf.
+    fn line_of_partition(&self, name: &str) -> Option<&Partition> {
+        self.files.as_ref()?.site.partition(name)
+    }
+
+    /// A value of the running slurmctld.
+    fn running_value(&self, key: &str) -> Option<&str> {
+        self.running.as_ref()?.get(key)
     }
 
     /// The path of slurm.conf, for findings without a line.

@@ -2,6 +2,8 @@
 
 pub(super) mod billing;
 
+use std::collections::HashSet;
+
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
 
@@ -9,14 +11,12 @@ use super::Settings;
 use super::rules::{SUSPENDED, suspends};
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
-    let mut names: Vec<&str> = Vec::new();
-    for pool in &config.pools {
-        for name in &pool.partitions {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
-    }
+    let mut seen = HashSet::new();
+    let names = config.pools.iter().flat_map(|pool| &pool.partitions);
+    let names: Vec<&str> = names
+        .map(String::as_str)
+        .filter(|name| seen.insert(*name))
+        .collect();
     for name in &names {
         one(settings, config, name, found);
         found.extend(without_nodes(settings, config, name));
@@ -47,8 +47,7 @@ fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &
 
 /// A partition of pools that has none of their nodes.
 fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Finding> {
-    let files = settings.files.as_ref()?;
-    let partition = files.site.partition(name)?;
+    let partition = settings.line_of_partition(name)?;
     let (place, _) = partition.entry.find("Nodes")?;
     let pools: Vec<&Pool> = config
         .pools
@@ -74,16 +73,10 @@ fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Fin
 }
 
 fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding>) {
-    let line = settings
-        .files
-        .as_ref()
-        .and_then(|files| files.site.partition(name))
-        .map(|partition| &partition.entry);
-    let record = settings
-        .running
-        .as_ref()
-        .and_then(|running| running.partitions.get(name));
-    if line.is_none() && record.is_none() {
+    let running = settings.running.iter();
+    let mut partitions = running.map(|running| &running.partitions);
+    let runs = partitions.any(|partitions| partitions.contains_key(name));
+    if settings.line_of_partition(name).is_none() && !runs {
         found.push(Finding {
             severity: Severity::Error,
             place: Some(settings.slurm_conf()),
@@ -113,10 +106,7 @@ fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding
         }
     }
     // A value that the partition has from slurm.conf is reported there.
-    let general = settings
-        .running
-        .as_ref()
-        .and_then(|running| running.get("PreemptMode"));
+    let general = settings.running_value("PreemptMode");
     let suspends_itself = |mode: &str| suspends(mode) && Some(mode) != general;
     if let Some((place, mode)) = bad("PreemptMode", &suspends_itself) {
         found.push(Finding {
@@ -136,10 +126,7 @@ fn bad(
     key: &'static str,
     is_bad: &dyn Fn(&str) -> bool,
 ) -> Option<(String, String)> {
-    let files = settings.files.as_ref();
-    let line = files
-        .and_then(|files| files.site.partition(name))
-        .map(|it| &it.entry);
+    let line = settings.line_of_partition(name).map(|it| &it.entry);
     let written = line.and_then(|line| line.find(key));
     if let Some((place, value)) = written.filter(|(_, value)| is_bad(value)) {
         return Some((place.to_string(), value.to_owned()));
