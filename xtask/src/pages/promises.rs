@@ -127,7 +127,7 @@ fn promise<'a>(
         let named = tests.iter().filter(|test| {
             test.path
                 .strip_suffix(name)
-                .is_some_and(|before| before.ends_with(['/', ':']))
+                .is_some_and(|before| before.is_empty() || before.ends_with(['/', ':']))
         });
         let named: Vec<&str> = named.map(|test| test.path.as_str()).collect();
         match named[..] {
