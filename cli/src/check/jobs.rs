@@ -3,10 +3,10 @@
 use gpufrac_core::finding::Finding;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_node::job::allocated::Allocated;
 use gpufrac_node::job::reserve;
 use gpufrac_node::job::slurmctld::{Controller, Slurm};
 use gpufrac_node::node::Node;
+use gpufrac_node::slice::agreement::allocated::Allocated;
 use gpufrac_node::state::leases::LeaseStore;
 
 use crate::slurm::{self, Job};

@@ -1,8 +1,6 @@
 //! Data of slurmd and slurmctld about a job.
 
-pub mod allocated;
 pub mod environment;
-pub mod grant;
 pub mod own_name;
 pub mod plugstack;
 pub mod reserve;

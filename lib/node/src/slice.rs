@@ -1,9 +1,9 @@
 //! The life of a slice: made by the prolog, released by the epilog, repaired by the next program that takes the lock.
 
+pub mod agreement;
 pub mod carve;
 mod drain;
 pub mod failpoint;
-pub mod fit;
 pub mod hooks;
 pub mod keep;
 pub mod mig_mode;

@@ -6,7 +6,7 @@
 //! and otherwise removed, whatever the user set. `SLURM_SHARDS_ON_NODE` is set with shares, and removed without a
 //! device; with a whole device it keeps the user's value.
 
-use gpufrac_node::slice::fit::Given;
+use gpufrac_node::slice::agreement::step::Given;
 use slurm_sys::spank::{Spank, Step};
 
 /// The allocation by the variables of the step that is about to start.

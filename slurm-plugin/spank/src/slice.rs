@@ -11,7 +11,7 @@ use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_host::files::FileError;
 use gpufrac_node::gpu::memory_limit::{self, LimitError};
 use gpufrac_node::node::{Node, NodeError};
-use gpufrac_node::slice::fit::{Comparison, Given, Unfit};
+use gpufrac_node::slice::agreement::step::{Comparison, Given, Unfit};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::pools;

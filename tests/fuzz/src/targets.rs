@@ -14,9 +14,9 @@ use gpufrac_core::request::{self, GresForm};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 use gpufrac_node::clock::BootTime;
 use gpufrac_node::gpu::dcgm::Dcgm;
-use gpufrac_node::job::allocated::Allocated;
-use gpufrac_node::job::grant::{self, Asked};
 use gpufrac_node::mps::{answer, version};
+use gpufrac_node::slice::agreement::allocated::Allocated;
+use gpufrac_node::slice::agreement::asked::{self, Asked};
 use slurm_sys::client::{JobInfo, JobState};
 
 use crate::crc64;
@@ -191,8 +191,8 @@ pub(crate) fn gres_of_nodes(input: &[u8]) {
     let asked = Asked::from(&info);
     for device in CONFIG.devices_of_node("gn01", 8) {
         asked.units(&[device]);
-        if let Some(units) = grant::units_of_tres(&asked.per_node, &[device]) {
-            grant::menu_entry(&device, units);
+        if let Some(units) = asked::units_of_tres(&asked.per_node, &[device]) {
+            asked::menu_entry(&device, units);
         }
     }
     asked.is_for_gpu(&CONFIG);

@@ -2,15 +2,15 @@
 //! the job starts.
 
 mod attempt;
-mod error;
+pub(super) mod error;
 mod failure;
-mod order;
-mod times;
+pub(super) mod times;
 
 use std::time::Duration;
 
 use gpufrac_core::lease::Lease;
 
+pub use attempt::Carved;
 pub use error::{CarveError, Fault, OtherPools, Reaction};
 pub use failure::give_back;
 
@@ -21,6 +21,7 @@ use crate::job::plugstack;
 use crate::job::reserve;
 use crate::job::slurmctld::{Slurm, is_explained};
 use crate::node::Node;
+use crate::slice::agreement::order::{self, Request};
 use crate::slice::keep;
 use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
@@ -34,19 +35,7 @@ use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{NvmlError, Session};
-use order::Request;
 use times::{FIRST_PAUSE, LONGEST_PAUSE, PATIENCE};
-
-/// The outcome of carving.
-#[derive(Debug)]
-pub enum Carved {
-    /// The job does not use a pool of this node.
-    NotConcerned,
-    /// The slices were made; by number.
-    Made(Vec<Lease>),
-    /// The slices existed already, because Slurm ran the prolog again.
-    Kept(Vec<Lease>),
-}
 
 /// Makes the slices of a job, and retries after temporary errors.
 pub fn carve(
@@ -56,7 +45,8 @@ pub fn carve(
     log: &JobLog,
 ) -> Result<Carved, CarveError> {
     if !node.has_pools() {
-        return order::without_pools(job, &node.config.count_name, slurm);
+        order::without_pools(job, &node.config.count_name, slurm)?;
+        return Ok(Carved::NotConcerned);
     }
     let waiting = Waiting::new(Hook::Prolog, job.job_id, node, Some(slurm), log);
     let record = node.record()?;

@@ -13,7 +13,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, Session};
 use place::Look;
 
-use super::{CarveError, Carved};
+use super::error::CarveError;
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::gpu::memory_limit;
@@ -29,6 +29,17 @@ use crate::slice::{keep, mig_mode, reconcile, teardown};
 use crate::state::leases::LeaseStore;
 use crate::state::line::Line;
 use crate::state::record::{GpuFacts, NodeRecord};
+
+/// The outcome of carving.
+#[derive(Debug)]
+pub enum Carved {
+    /// The job does not use a pool of this node.
+    NotConcerned,
+    /// The slices were made; by number.
+    Made(Vec<Lease>),
+    /// The slices existed already, because Slurm ran the prolog again.
+    Kept(Vec<Lease>),
+}
 
 /// The data of an attempt.
 pub(super) struct Attempt<'a> {

@@ -13,7 +13,7 @@ use super::place::{Look, Place};
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::node::{now_boot_ms, now_unix};
-use crate::slice::carve::CarveError;
+use crate::slice::carve::error::CarveError;
 use crate::slice::keep;
 
 impl Attempt<'_> {

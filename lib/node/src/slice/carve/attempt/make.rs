@@ -16,7 +16,7 @@ use crate::gpu::mig_mode;
 use crate::gpu::strangers;
 use crate::mps::daemon::Start;
 use crate::mps::tenants::{self, Tenants};
-use crate::slice::carve::CarveError;
+use crate::slice::carve::error::CarveError;
 use crate::slice::failpoint::reached;
 use crate::slice::teardown;
 

@@ -14,7 +14,7 @@ use crate::gpu::capability_files::Claimed;
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::instance_files::InstanceCaps;
 use crate::gpu::locked::LockedGpu;
-use crate::slice::carve::CarveError;
+use crate::slice::carve::error::CarveError;
 use crate::slice::{keep, reconcile};
 
 impl Attempt<'_> {

@@ -5,7 +5,7 @@ use gpufrac_core::fraction::Units;
 use gpufrac_core::ids::{DeviceIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::job::grant;
+use crate::slice::agreement::asked;
 
 /// Slurm's allocation for a step on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,7 +198,7 @@ impl Comparison<'_> {
             1 if slice == allocated => allocated,
             // As the prolog rounds a size that is not on the menu.
             1 if lease.pool == device.pool.name => {
-                grant::menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
+                asked::menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
             }
             1 => allocated.min(slice),
             _ => allocated,

@@ -13,26 +13,25 @@ use gpufrac_core::lease::Lease;
 use gpufrac_host::log::JobLog;
 use slurm_sys::client::{JobInfo, JobState};
 
-use super::Carved;
-use super::error::{CarveError, OtherPools};
-use super::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
-use crate::job::allocated::Allocated;
 use crate::job::environment::JobEnv;
-use crate::job::grant::{self, Against, Asked};
 use crate::job::own_name::by_own_name;
 use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::Node;
+use crate::slice::agreement::allocated::Allocated;
+use crate::slice::agreement::asked::{self, Against, Asked};
+use crate::slice::carve::error::{CarveError, OtherPools};
+use crate::slice::carve::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
 use crate::state::record::NodeRecord;
 
 /// The name of the counted resource in messages.
 const SHARES: &str = "shares of a GPU";
 
 /// A job's request, by Slurm and by the entry.
-pub(super) struct Request {
+pub(crate) struct Request {
     /// Slurm's record of the job; None if Slurm does not answer or does not know the job.
-    pub(super) record: Option<JobInfo>,
+    pub(crate) record: Option<JobInfo>,
     /// The request in the record.
-    pub(super) gres: Option<Asked>,
+    pub(crate) gres: Option<Asked>,
     /// The entry, if it can be trusted.
     entry: Option<Entry>,
     /// The reason why Slurm did not answer.
@@ -42,27 +41,27 @@ pub(super) struct Request {
 }
 
 /// The slices to make.
-pub(super) struct Order<'a> {
+pub(crate) struct Order<'a> {
     /// The work on each GPU, in the order of their indexes.
-    pub(super) parts: Vec<Part<'a>>,
+    pub(crate) parts: Vec<Part<'a>>,
     /// Whether Slurm allocated the devices themselves, and not shares of one.
-    pub(super) whole_device: bool,
+    pub(crate) whole_device: bool,
 }
 
 /// The work on one GPU.
-pub(super) struct Part<'a> {
-    pub(super) device: Device<'a>,
+pub(crate) struct Part<'a> {
+    pub(crate) device: Device<'a>,
     /// The menu entry of each slice.
-    pub(super) menu: &'a MenuEntry,
+    pub(crate) menu: &'a MenuEntry,
     /// The number of the first slice among those of the job.
-    pub(super) first: u32,
+    pub(crate) first: u32,
     /// The number of slices.
-    pub(super) count: u32,
+    pub(crate) count: u32,
 }
 
 impl Order<'_> {
     /// Whether an older lease of the job has the place and the number of one of these slices.
-    pub(super) fn has_place_of(&self, lease: &Lease) -> bool {
+    pub(crate) fn has_place_of(&self, lease: &Lease) -> bool {
         let on_its_gpu = |part: &&Part<'_>| part.device.gpu_index == lease.slice.gpu_index;
         match self.parts.as_slice() {
             [only] => on_its_gpu(&only),
@@ -84,7 +83,7 @@ struct Counted {
 
 impl Request {
     /// `held`: whether the job holds a device of a pool; `name`: what Slurm counts fractions as.
-    pub(super) fn of(
+    pub(crate) fn of(
         job: &JobEnv,
         entry: Option<Entry>,
         held: bool,
@@ -121,14 +120,14 @@ impl Request {
         })
     }
 
-    pub(super) fn wants_gpu(&self, node: &Node) -> bool {
+    pub(crate) fn wants_gpu(&self, node: &Node) -> bool {
         let for_gpu = |asked: &Asked| asked.is_for_gpu(&node.config);
         self.gres.as_ref().map_or(self.entry.is_some(), for_gpu)
     }
 
     /// Refuses a job that asks for no part of a GPU by gpufrac's reading, but has shares by Slurm's allocation.
     /// Devices without shares come from `--exclusive`.
-    pub(super) fn check_no_shares(&self, job: &JobEnv) -> Result<(), CarveError> {
+    pub(crate) fn check_no_shares(&self, job: &JobEnv) -> Result<(), CarveError> {
         let held = self
             .record
             .as_ref()
@@ -145,7 +144,7 @@ impl Request {
     }
 
     /// The slices that the job gets of its devices.
-    pub(super) fn order<'a>(
+    pub(crate) fn order<'a>(
         &self,
         job: &JobEnv,
         node: &Node,
@@ -231,7 +230,7 @@ impl Request {
     ) -> Result<&'a MenuEntry, CarveError> {
         check_record(record, device)?;
         let units = units.of_each_gpu();
-        let menu = grant::menu_entry(device, units);
+        let menu = asked::menu_entry(device, units);
         self.compare_pools(job, node, device, units, menu, log)?;
         let menu = menu.ok_or_else(|| CarveError::TooSmall {
             pool: device.pool.name.clone(),
@@ -373,25 +372,25 @@ impl Request {
 
 /// A job with a granted fraction and a device, on a node without a pool. A job that was moved there keeps its entry,
 /// and gets what Slurm counts on that node. If that is gpufrac, no slice can be made.
-pub(super) fn without_pools(
+pub(crate) fn without_pools(
     job: &JobEnv,
     name: &CountName,
     slurm: &dyn Slurm,
-) -> Result<Carved, CarveError> {
+) -> Result<(), CarveError> {
     if job.devices.is_empty() || !matches!(job.entry, Ok(Some(_))) {
-        return Ok(Carved::NotConcerned);
+        return Ok(());
     }
     let start = slurm.now();
     loop {
         match slurm.job(job.job_id) {
-            Ok(None) => return Ok(Carved::NotConcerned),
-            Ok(Some(info)) if job.is_over_by(&info) => return Ok(Carved::NotConcerned),
+            Ok(None) => return Ok(()),
+            Ok(Some(info)) if job.is_over_by(&info) => return Ok(()),
             Ok(Some(info)) => match Allocated::on(&by_own_name(info, name), &job.node) {
-                Some(held) if held.gpufrac() == 0 => return Ok(Carved::NotConcerned),
+                Some(held) if held.gpufrac() == 0 => return Ok(()),
                 _ => break,
             },
             // No entry is trusted then, because its user may have written it.
-            Err(error) if error.is_of_other_series() => return Ok(Carved::NotConcerned),
+            Err(error) if error.is_of_other_series() => return Ok(()),
             Err(_) if slurm.now().duration_since(start) < QUESTIONS => sleep(LONGEST_PAUSE),
             Err(_) => break,
         }
@@ -507,7 +506,7 @@ fn granted_units(
             "the job was changed while it was pending: a slice by {offered}, not {named}"
         ));
     }
-    let units = grant::granted(asked, entry, devices);
+    let units = asked::granted(asked, entry, devices);
     let units = units.ok_or_else(|| CarveError::NoSize {
         device: devices
             .first()
