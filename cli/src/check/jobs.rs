@@ -6,7 +6,7 @@ use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::job::reserve;
 use gpufrac_node::job::slurmctld::{Controller, Slurm};
 use gpufrac_node::node::Node;
-use gpufrac_node::slice::agreement::allocated::Allocated;
+use gpufrac_node::slice::agreement::job_record::Allocated;
 use gpufrac_node::state::leases::LeaseStore;
 
 use crate::slurm::{self, Job};
@@ -59,7 +59,7 @@ fn is_lost(store: &LeaseStore, node: &Node, job: JobId) -> bool {
     let holds_shares = || {
         let info = Controller::new().job(job).ok()??;
         let allocated = Allocated::on(&info, &node.name)?;
-        Some(allocated.shards() > 0 && !reserve::is_ours(&info))
+        Some(allocated.shards > 0 && !reserve::is_ours(&info))
     };
     holds_shares() == Some(true)
         && matches!(slurm::job(job), Ok(Some(now)) if now.has_begun())

@@ -1,7 +1,6 @@
 //! Data of slurmd and slurmctld about a job.
 
 pub mod environment;
-pub mod own_name;
 pub mod plugstack;
 pub mod reserve;
 pub mod slurmctld;

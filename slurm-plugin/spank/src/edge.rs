@@ -18,11 +18,9 @@ use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::{Refusal, burst};
 use gpufrac_core::submit_plugins;
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
-use gpufrac_node::job::own_name::by_own_name;
 use gpufrac_node::job::slurmctld::{explained_in, is_explained};
 use gpufrac_node::node::Node;
-use gpufrac_node::slice::agreement::allocated::Allocated;
-use gpufrac_node::slice::agreement::asked::Asked;
+use gpufrac_node::slice::agreement::job_record::JobRecord;
 use gpufrac_node::slice::agreement::step::Unfit;
 use gpufrac_node::state::record::NodeRecord;
 use slurm_sys::client::Client;
@@ -200,15 +198,7 @@ unsafe fn slurm_spank_init_post_opt(
             _ => Err(ReadError::NotTold),
         };
         if let Ok(slice) = &mut slice
-            && slice.may_count_in_no_pool()
-            && let Some(unfit) = counted_in_no_pool(spank, &node, &slice.count_name)
-        {
-            slice.refuse(unfit);
-        }
-        if let Ok(slice) = &mut slice
-            && slice.has_nothing_of_pools()
-            && !job_submit_is_named()
-            && let Some(unfit) = counted_alone(spank, &node, &slice.count_name)
+            && let Some(unfit) = counted_without_slice(spank, &node, slice)
         {
             slice.refuse(unfit);
         }
@@ -444,29 +434,28 @@ fn job_submit_is_named() -> bool {
     text.and_then(|text| submit_plugins::name_gpufrac(&text, &include)) != Some(false)
 }
 
-/// The fault of a job for which slurmctld counts gpufrac on this node and no GPU. slurmctld is asked only where
-/// slurm.conf lacks the plugin, so that jobs without a GPU cost nothing on a site that is in order.
-fn counted_alone(spank: Spank, node: &str, name: &CountName) -> Option<Unfit> {
+/// slurmctld's record of the job, if it counts gpufrac for the job on this node.
+fn counted(spank: Spank, node: &str, name: &CountName) -> Option<JobRecord> {
     let job_id = spank.job_id()?;
     let info = Client::of_host().and_then(|client| client.known_job(job_id));
-    let info = by_own_name(info.ok()?, name);
-    let held = Allocated::on(&info, node)?;
-    // A job with `--exclusive` holds every GRES of the node except shares, whether it asks for it or not.
-    let is_alone = held.gpufrac() > 0 && held.shards() == 0 && Asked::from(&info).names_fraction();
-    let job_id = JobId(job_id);
-    is_alone.then_some(Unfit::CountAlone { job_id })
+    let record = JobRecord::of(info.ok()?, node, name);
+    record.has_count().then_some(record)
 }
 
-/// The fault of a job for which slurmctld counts gpufrac on this node, though the node has no pool: its prolog did
-/// not run, or its failure was ignored. Shares and devices alone may be the site's own, and count as such if Slurm does
-/// not answer.
-fn counted_in_no_pool(spank: Spank, node: &str, name: &CountName) -> Option<Unfit> {
-    let job_id = spank.job_id()?;
-    let info = Client::of_host().and_then(|client| client.known_job(job_id));
-    let info = by_own_name(info.ok()?, name);
-    let held = Allocated::on(&info, node)?;
-    // A job with `--exclusive` holds every GRES of the node except shares, whether it asks for a GPU or not.
-    let is_asked = held.shards() > 0 || Asked::from(&info).names_fraction();
-    let job_id = JobId(job_id);
-    (held.gpufrac() > 0 && is_asked).then_some(Unfit::NoPool { job_id })
+/// The fault of a job of this step for which slurmctld counts gpufrac on this node, and the prolog made no slice:
+/// either the node has no pool, and its prolog did not run or its failure was ignored, or the job has no GPU.
+fn counted_without_slice(spank: Spank, node: &str, slice: &JobSlice) -> Option<Unfit> {
+    let job_id = JobId(spank.job_id()?);
+    let name = &slice.count_name;
+    // Shares and devices alone may be the site's own, and count as such if Slurm does not answer.
+    if slice.may_count_in_no_pool() {
+        return counted(spank, node, name).map(|_| Unfit::NoPool { job_id });
+    }
+    // slurmctld is asked only where slurm.conf lacks the plugin, so that jobs without a GPU cost nothing on a site
+    // that is in order.
+    let may_be_alone = slice.has_nothing_of_pools() && !job_submit_is_named();
+    let counted = may_be_alone.then(|| counted(spank, node, name)).flatten();
+    counted
+        .filter(|record| record.shards() == 0)
+        .map(|_| Unfit::CountAlone { job_id })
 }

@@ -15,8 +15,8 @@ use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 use gpufrac_node::clock::BootTime;
 use gpufrac_node::gpu::dcgm::Dcgm;
 use gpufrac_node::mps::{answer, version};
-use gpufrac_node::slice::agreement::allocated::Allocated;
 use gpufrac_node::slice::agreement::asked::{self, Asked};
+use gpufrac_node::slice::agreement::job_record::Allocated;
 use slurm_sys::client::{JobInfo, JobState};
 
 use crate::crc64;
@@ -184,7 +184,7 @@ pub(crate) fn gres_of_nodes(input: &[u8]) {
         for units in [0, 1, 25, u32::MAX] {
             if let Some(slices) = allocated.slices(Units(units)) {
                 let held = u64::from(slices) * u64::from(units);
-                assert!(held > 0 && held == allocated.shards());
+                assert!(held > 0 && held == allocated.shards);
             }
         }
     }

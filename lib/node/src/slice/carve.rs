@@ -21,6 +21,7 @@ use crate::job::plugstack;
 use crate::job::reserve;
 use crate::job::slurmctld::{Slurm, is_explained};
 use crate::node::Node;
+use crate::slice::agreement::job_record::JobRecord;
 use crate::slice::agreement::order::{self, Request};
 use crate::slice::keep;
 use crate::slice::release;
@@ -66,8 +67,8 @@ pub fn carve(
     // slurmctld and the driver both need time, so they work in parallel.
     slurm.prefetch(job.job_id);
     let session = entry.is_some().then(|| open(job, node, &store));
-    let request = Request::of(job, entry, held, &node.config.count_name, slurm, log)?;
-    if !needs_slices(job, node, &store, &request, held, slurm, log)? {
+    let request = Request::of(job, node, entry, held, slurm, log)?;
+    if !needs_slices(&request, &store, held, slurm)? {
         return Ok(Carved::NotConcerned);
     }
     without::forget(&node.run, job.job_id)?;
@@ -80,7 +81,7 @@ pub fn carve(
     if let Some(files) = slurm.spank_files() {
         plugstack::check(&files)?;
     }
-    let order = request.order(job, node, &record, &devices, log)?;
+    let order = request.order(&record, &devices)?;
     let old = store.of_job(job.job_id)?;
     if old.iter().any(|old| !order.has_place_of(old)) {
         // The slices of an earlier run of the job, whose epilog did not run, on a GPU whose lock the attempts below
@@ -107,36 +108,36 @@ pub fn carve(
 
 /// Whether the job gets slices, by Slurm's record. One that does not is noted, so that its steps start without.
 fn needs_slices(
-    job: &JobEnv,
-    node: &Node,
+    request: &Request<'_>,
     store: &LeaseStore,
-    request: &Request,
     held: bool,
     slurm: &dyn Slurm,
-    log: &JobLog,
 ) -> Result<bool, CarveError> {
-    if let Some(info) = &request.record
-        && job.is_over_by(info)
-    {
-        // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
-        // remains of an earlier run.
-        log.info("the job has already ended; no slice is created");
-        return Ok(false);
+    let (job, node) = (request.job, request.node);
+    if let Some(JobRecord { info, .. }) = &request.record {
+        if job.is_over_by(info) {
+            // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
+            // remains of an earlier run.
+            request
+                .log
+                .info("the job has already ended; no slice is created");
+            return Ok(false);
+        }
+        if let Some(device) = job.devices.first()
+            && reserve::is_one(job, info)
+        {
+            without::note(&node.run, job.job_id, job.user_id)?;
+            reserve::note_device(node, job.job_id, *device)?;
+            return Ok(false);
+        }
+        if is_explained(info) {
+            // The explanation of an earlier start.
+            slurm.explain(job.job_id, "");
+        }
     }
-    if let (Some(info), Some(device)) = (&request.record, job.devices.first())
-        && reserve::is_one(job, info)
-    {
-        without::note(&node.run, job.job_id, job.user_id)?;
-        reserve::note_device(node, job.job_id, *device)?;
-        return Ok(false);
-    }
-    if request.record.as_ref().is_some_and(is_explained) {
-        // The explanation of an earlier start.
-        slurm.explain(job.job_id, "");
-    }
-    let wants = request.wants_gpu(node);
+    let wants = request.wants_gpu();
     if !wants {
-        go_without(job, node, store, request, held, log)?;
+        go_without(request, store, held)?;
     }
     Ok(wants)
 }
@@ -212,22 +213,15 @@ fn open(job: &JobEnv, node: &Node, store: &LeaseStore) -> Result<Session, NvmlEr
 
 /// Leaves the job without a slice; the SPANK plugin closes all GPUs to it. It must not find the lease of another run,
 /// or of another job with the same id.
-fn go_without(
-    job: &JobEnv,
-    node: &Node,
-    store: &LeaseStore,
-    request: &Request,
-    held: bool,
-    log: &JobLog,
-) -> Result<(), CarveError> {
+fn go_without(request: &Request<'_>, store: &LeaseStore, held: bool) -> Result<(), CarveError> {
+    let (job, node, is_known) = (request.job, request.node, request.record.is_some());
     let old = store.of_job(job.job_id)?;
-    let is_foreign = |old: &Lease| request.gres.is_some() || !job.is_run_of(old);
-    if old.iter().any(is_foreign) {
-        release::release(node, job.job_id, log)?;
+    if old.iter().any(|old| is_known || !job.is_run_of(old)) {
+        release::release(node, job.job_id, request.log)?;
     }
-    request.check_no_shares(job)?;
+    request.check_no_shares()?;
     // Only if Slurm confirms it: no task of any other job with a device starts.
-    if held && request.gres.is_some() {
+    if held && is_known {
         without::note(&node.run, job.job_id, job.user_id)?;
     }
     Ok(())

@@ -70,27 +70,18 @@ impl Asked {
         request::names_fraction(&self.per_node) || request::names_fraction(&self.per_task)
     }
 
-    /// Whether the job asks for shares or a fraction.
-    pub fn names_shares(&self) -> bool {
-        let texts = [&self.per_node, &self.per_task];
-        self.names_fraction() || texts.into_iter().any(|tres| shards_of_tres(tres).is_some())
-    }
-
-    /// Whether the job asks for a slice for each task.
-    pub fn is_per_task(&self) -> bool {
-        shards_of_tres(&self.per_node).is_none() && shards_of_tres(&self.per_task).is_some()
-    }
-
-    /// Whether the job asks for shares both per node and per task.
-    pub fn is_twice(&self) -> bool {
-        let both = [&self.per_node, &self.per_task];
-        both.into_iter().all(|tres| shards_of_tres(tres).is_some())
+    /// The shares that the job asks for per node, and per task.
+    pub fn shares(&self) -> (Option<Units>, Option<Units>) {
+        (
+            shards_of_tres(&self.per_node),
+            shards_of_tres(&self.per_task),
+        )
     }
 
     /// The units of these devices that the job asks for, or those of each task.
     pub fn units(&self, devices: &[Device<'_>]) -> Option<Units> {
-        if self.is_per_task() {
-            return shards_of_tres(&self.per_task);
+        if let (None, Some(per_task)) = self.shares() {
+            return Some(per_task);
         }
         let whole = || names_gpu(&self.elsewhere).then(|| all_of(devices));
         units_of_tres(&self.per_node, devices).or_else(whole)
@@ -176,16 +167,12 @@ fn names_gpu(tres: &str) -> bool {
 /// Slurm counts on a device; `gpufrac` has the count for whole devices; devices requested by their Type are whole
 /// ones. None if the text has none of these.
 pub fn units_of_tres(tres_per_node: &str, devices: &[Device<'_>]) -> Option<Units> {
-    let count = |units: u64| u32::try_from(units).ok().map(Units);
     let fraction = items(tres_per_node).find_map(|item| match item.kind {
-        Kind::Gpufrac {
-            amount: Amount::Integer(units),
-            ..
-        } => count(units).filter(|units| units.0 > 0),
-        Kind::Gpufrac {
-            amount: Amount::Fraction(fraction),
-            ..
-        } => Some(fraction.units()),
+        Kind::Gpufrac { amount, .. } => match amount {
+            Amount::Integer(units) => positive(units),
+            Amount::Fraction(fraction) => Some(fraction.units()),
+            Amount::Percent(_) | Amount::Memory(_) => None,
+        },
         _ => None,
     });
     let whole = || names_gpu(tres_per_node).then(|| all_of(devices));
@@ -193,19 +180,23 @@ pub fn units_of_tres(tres_per_node: &str, devices: &[Device<'_>]) -> Option<Unit
 }
 
 /// All units of these devices.
-fn all_of(devices: &[Device<'_>]) -> Units {
-    let each = devices.iter().map(|device| device.pool.layout.capacity.0);
+pub(super) fn all_of<'d>(devices: impl IntoIterator<Item = &'d Device<'d>>) -> Units {
+    let each = devices
+        .into_iter()
+        .map(|device| device.pool.layout.capacity.0);
     Units(each.sum())
 }
 
 fn shards_of_tres(tres: &str) -> Option<Units> {
     items(tres).find_map(|item| match &item.kind {
-        Kind::Shard(shards) => {
-            let count = u32::try_from(shards.count?).ok().map(Units);
-            count.filter(|units| units.0 > 0)
-        }
+        Kind::Shard(shards) => positive(shards.count?),
         _ => None,
     })
+}
+
+fn positive(count: u64) -> Option<Units> {
+    let count = u32::try_from(count).ok();
+    count.filter(|count| *count > 0).map(Units)
 }
 
 /// The units by Slurm's record, otherwise by the entry.

@@ -5,7 +5,7 @@ use gpufrac_core::fraction::Units;
 use gpufrac_core::ids::{DeviceIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::slice::agreement::asked;
+use super::asked::{all_of, menu_entry};
 
 /// Slurm's allocation for a step on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,16 +147,13 @@ impl Comparison<'_> {
             let index = lease.slice.device_index;
             given.iter().any(|device| device.index == index)
         };
+        let strange = leases.iter().find(|lease| !is_given(lease));
         // A step may have some of the devices of its job.
         let is_partial = !self.is_whole_job && first.confirmed;
-        let is_strange = if is_partial {
-            !leases.iter().any(|lease| is_given(&lease))
-        } else {
-            !leases.iter().all(|lease| is_given(&lease))
-        };
-        if is_strange {
-            let strange = leases.iter().find(|lease| !is_given(lease));
-            let device = strange.unwrap_or(first).slice.device_index;
+        if let Some(strange) = strange
+            && !(is_partial && leases.iter().any(|lease| is_given(&lease)))
+        {
+            let device = strange.slice.device_index;
             return Some(Unfit::OtherDevice { job_id, device });
         }
         let held: Vec<&Lease> = leases.iter().filter(is_given).collect();
@@ -175,33 +172,28 @@ impl Comparison<'_> {
         let slice: u32 = held.iter().map(|lease| lease.units.0).sum();
         let of_lease = |device: &&&Device<'_>| device.index == lease.slice.device_index;
         let device = given.iter().find(of_lease)?;
-        let capacity = device.pool.layout.capacity.0;
         let are_gpus = lease.units == Units::WHOLE && (lease.whole_device || held.len() > 1);
-        let allocated = match lease.confirmed && lease.whole_device {
+        let Units(allocated) = if are_gpus {
             // With devices the variable is the user's own. Devices of other pools come with `--exclusive`.
-            _ if are_gpus => {
-                let is_due = |device: &&&Device<'_>| {
-                    let mut held = held.iter();
-                    held.any(|lease| {
-                        lease.slice.device_index == device.index || lease.pool == device.pool.name
-                    })
-                };
-                let due = given.iter().filter(is_due);
-                due.map(|device| device.pool.layout.capacity.0).sum()
-            }
-            true => capacity,
-            false => shards.unwrap_or(capacity),
+            let is_due = |device: &&Device<'_>| {
+                let mut held = held.iter();
+                held.any(|lease| {
+                    lease.slice.device_index == device.index || lease.pool == device.pool.name
+                })
+            };
+            all_of(given.iter().copied().filter(is_due))
+        } else {
+            let shares = shards.filter(|_| !(lease.confirmed && lease.whole_device));
+            shares.map_or(device.pool.layout.capacity, Units)
         };
-        let due = match held.len() {
-            _ if are_gpus => allocated,
-            // The sizes that the pool has now do not matter.
-            1 if slice == allocated => allocated,
+        // Where it is the same, the sizes that the pool has now do not matter.
+        let due = if are_gpus || held.len() > 1 || slice == allocated {
+            allocated
+        } else if lease.pool == device.pool.name {
             // As the prolog rounds a size that is not on the menu.
-            1 if lease.pool == device.pool.name => {
-                asked::menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
-            }
-            1 => allocated.min(slice),
-            _ => allocated,
+            menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
+        } else {
+            allocated.min(slice)
         };
         let fits = if self.is_whole_job || !lease.confirmed { slice == due } else { due <= slice };
         (!fits).then_some(Unfit::Differs {

@@ -1,26 +1,109 @@
-//! slurmctld's allocation of a job on one node.
+//! Slurm's record of a job, and in it slurmctld's allocation on one node.
 //!
 //! No variable of Prolog has it, and the request is a text that Slurm and gpufrac may read differently. Slurm's record
-//! of the job has the allocation, in a text for each of its nodes:
+//! has the allocation, in a text for each of its nodes:
 //! `gpu:half:0(IDX:),gpufrac(CNT:50),shard:half:50(IDX:3)` up to 23.02 (`gres_ctld_job_build_details`),
 //! `gpufrac(CNT:50),shard:half:50(50/50,0/50)` from 23.11 on (`_build_shared_gres_details`). A node with devices of
 //! several Types has an item for each of these, most of them with a count of 0.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use gpufrac_core::config::Device;
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::fraction::Units;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::DeviceIndex;
-use slurm_sys::client::JobInfo;
+use gpufrac_core::slurm_text::items;
+use slurm_sys::client::{JobInfo, JobState};
+
+use super::asked::{Asked, all_of};
+use crate::job::environment::JobEnv;
+use crate::job::slurmctld::{Slurm, SlurmError};
+use crate::slice::carve::times::LONGEST_PAUSE;
+
+/// None if Slurm does not know the job.
+type Answer = Result<Option<JobRecord>, SlurmError>;
+
+/// Slurm's record of a job, with fractions called `gpufrac` whatever Slurm counts them as.
+#[derive(Debug)]
+pub struct JobRecord {
+    pub info: JobInfo,
+    /// The request in the record.
+    pub asked: Asked,
+    /// The allocation on one node; None if the record has none that can be parsed.
+    pub held: Option<Allocated>,
+}
+
+impl JobRecord {
+    /// `name`: what Slurm counts fractions as.
+    #[must_use]
+    pub fn of(mut info: JobInfo, node: &str, name: &CountName) -> Self {
+        let texts = info
+            .tres_per_node
+            .iter_mut()
+            .chain(&mut info.tres_per_task)
+            .chain(&mut info.tres_elsewhere)
+            .chain(&mut info.gres_of_nodes);
+        for text in texts {
+            *text = name.read(text).into_owned();
+        }
+        Self {
+            asked: Asked::from(&info),
+            held: Allocated::on(&info, node),
+            info,
+        }
+    }
+
+    /// Asks Slurm for the job, and again for the time that `patience` gives to the answer.
+    pub(super) fn ask(
+        job: &JobEnv,
+        name: &CountName,
+        slurm: &dyn Slurm,
+        patience: impl Fn(&Answer) -> Duration,
+    ) -> Answer {
+        let start = slurm.now();
+        loop {
+            let answer = slurm.job(job.job_id);
+            let answer = answer.map(|info| info.map(|info| Self::of(info, &job.node, name)));
+            if slurm.now().duration_since(start) >= patience(&answer) {
+                return answer;
+            }
+            sleep(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether the allocation is missing, or cannot be parsed, though the job runs with a part of a GPU.
+    pub(super) fn lacks_count(&self) -> bool {
+        let empty = self.info.gres_of_nodes.iter().all(String::is_empty);
+        let is_shared = self.asked.names_fraction() || self.asked.shares() != (None, None);
+        (empty || self.held.is_none()) && self.info.state == JobState::Running && is_shared
+    }
+
+    /// The shares that the job holds on the node.
+    #[must_use]
+    pub fn shards(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.shards)
+    }
+
+    /// Whether Slurm counts gpufrac on the node for the job. One with `--exclusive` holds every GRES of the node except
+    /// shares, whether it asks for it or not.
+    #[must_use]
+    pub fn has_count(&self) -> bool {
+        let counted = self.held.as_ref().map_or(0, |held| held.gpufrac);
+        counted > 0 && (self.shards() > 0 || self.asked.names_fraction())
+    }
+}
 
 /// The GPUs and shares that a job holds on one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocated {
     /// Shares of all Types together.
-    shards: u64,
+    pub shards: u64,
     /// Slurm's indexes of devices that it holds as whole devices.
     devices: Vec<DeviceIndex>,
     /// The count of `gres/gpufrac`, to which limits apply.
-    gpufrac: u64,
+    pub gpufrac: u64,
 }
 
 impl Allocated {
@@ -49,18 +132,10 @@ impl Allocated {
     /// shares.
     pub fn units_of(&self, devices: &[Device<'_>]) -> u64 {
         let held = devices.iter().filter(|device| self.is_device(device));
-        match held
-            .map(|device| u64::from(device.pool.layout.capacity.0))
-            .sum()
-        {
-            0 => self.shards,
-            units => units,
+        match all_of(held) {
+            Units(0) => self.shards,
+            units => units.0.into(),
         }
-    }
-
-    /// The shares that it holds, of any device.
-    pub fn shards(&self) -> u64 {
-        self.shards
     }
 
     /// The number of slices of these units in its shares; None if that is not a whole number.
@@ -69,21 +144,14 @@ impl Allocated {
         let whole = units > 0 && self.shards > 0 && self.shards.is_multiple_of(units);
         whole.then(|| u32::try_from(self.shards / units).ok())?
     }
-
-    /// The count of `gres/gpufrac` that it holds.
-    pub fn gpufrac(&self) -> u64 {
-        self.gpufrac
-    }
 }
 
 /// Parses the items of a text; None if one item about GPUs cannot be parsed.
 fn read(gres: &str) -> Option<Allocated> {
     let mut allocated = Allocated::default();
     for item in items(gres) {
-        let (head, detail) = match item.split_once('(') {
-            Some((head, detail)) => (head, detail.strip_suffix(')')),
-            None => (item, None),
-        };
+        let (head, detail) = item.split_once('(').unwrap_or((item, ""));
+        let detail = detail.strip_suffix(')');
         let mut words = head.split(':');
         match words.next()? {
             // The numbers in use follow. Without them the text was cut short, and the count may be wrong.
@@ -103,19 +171,6 @@ fn read(gres: &str) -> Option<Allocated> {
         }
     }
     Some(allocated)
-}
-
-/// The text split at commas outside of parentheses.
-fn items(gres: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0_i32;
-    gres.split(move |character: char| {
-        match character {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ => {}
-        }
-        depth == 0 && character == ','
-    })
 }
 
 /// Parses `0-2,5`, Slurm's notation of a bit map.
