@@ -13,8 +13,9 @@ use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_node::state::put_back;
 use gpufrac_page::words::span;
-use gpufrac_reaper::report::why;
+use gpufrac_records::find::find;
 use gpufrac_slurm_settings::{AskError, ask_slurm};
+use gpufrac_view::why;
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
@@ -55,7 +56,7 @@ const LOGS: [&str; 3] = [
 const WIDTH: usize = 100;
 
 pub fn run(args: &DoctorArgs) -> Result<Exit, CliError> {
-    let job = why::job_id(&args.job)?;
+    let job = records::job_id(&args.job)?;
     let config = args.config.read()?;
     let node = Node::new(config, &args.config.node_name());
     let nodes = by_slurm(job);
@@ -215,7 +216,7 @@ fn stuck(job: JobId, node: &Node) {
 }
 
 fn reaped(job: JobId, node: &Node) {
-    let found = why::find(job, &records::places(&node.config, &node.name));
+    let found = find(job, &records::places(&node.config, &node.name));
     for problem in &found.problems {
         println!("  {problem}");
     }

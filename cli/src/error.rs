@@ -19,7 +19,6 @@ use gpufrac_node::slice::unleased::CleanError;
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::NvmlError;
-use gpufrac_reaper::report::why::WhyError;
 use gpufrac_slurm_settings::AskError;
 use gpufrac_slurm_settings::gpu_count::GpuCount;
 
@@ -223,9 +222,15 @@ pub enum CliError {
         /// What is known.
         count: GpuCount,
     },
-    /// The argument is not the id of a job.
-    #[error(transparent)]
-    Why(#[from] WhyError),
+    /// The text is not one job's number.
+    /// Cure: Write the number that `squeue -o %A` prints.
+    #[error(
+        "`{text}` is not the id of one job: write the id that `squeue -o %A` and `sacct -o JobIDRaw` print, also for tasks of an array and components of a het job"
+    )]
+    NotAJob {
+        /// The text as written.
+        text: String,
+    },
     /// The folder of the file does not exist or is full, or the user may not write there.
     /// Cure: Name another file, or free space.
     #[error("writing `{}` failed: {source}", path.display())]

@@ -8,7 +8,7 @@ use gpufrac_core::lease::Lease;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::{LeaseStore, StoreError};
 use gpufrac_node::state::{private, usage};
-use gpufrac_reaper::keep::shipping;
+use gpufrac_records::usage::FOLDER;
 
 /// The user who runs the command.
 fn user() -> UserId {
@@ -53,7 +53,7 @@ pub fn usage_file(node: &Node) -> PathBuf {
     match std::fs::File::open(&file) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let own = private::own(&node.state, user());
-            own.join(shipping::FOLDER).join(usage::FILE)
+            own.join(FOLDER).join(usage::FILE)
         }
         _ => file,
     }

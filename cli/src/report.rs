@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use gpufrac_core::config::Config;
 use gpufrac_host::exit::Exit;
+use gpufrac_records::usage::Line;
 use gpufrac_report::audit::Audit;
 use gpufrac_report::days::Days;
 use gpufrac_report::hints::Hints;
@@ -17,7 +18,6 @@ use gpufrac_report::own::{self, Size};
 use gpufrac_report::period::Period;
 use gpufrac_report::render::{self, Own, Report};
 use gpufrac_report::sums::{By, Table};
-use gpufrac_usage::Line;
 use jiff::{Timestamp, Zoned};
 
 use crate::args::{ReportArgs, ReportBy, ReportFormat};

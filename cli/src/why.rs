@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::config::Config;
 use gpufrac_core::ids::JobId;
 use gpufrac_host::exit::Exit;
-use gpufrac_reaper::keep::evidence::Record;
-use gpufrac_reaper::keep::own as copies;
-use gpufrac_reaper::report::{chart, why};
+use gpufrac_node::state::private::{JOBS, RECORDS};
+use gpufrac_page::words::plain;
+use gpufrac_records::evidence::Record;
+use gpufrac_records::find::find;
+use gpufrac_view::why::{self, chart};
 
 use crate::args::WhyArgs;
 use crate::error::{CliError, Known};
@@ -19,11 +21,11 @@ const WIDTH: usize = 80;
 const STDOUT: &str = "-";
 
 pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
-    let job = why::job_id(&args.job)?;
+    let job = job_id(&args.job)?;
     let config = args.config.read()?;
     let node = args.config.node_name();
     let places = places(&config, &node);
-    let found = why::find(job, &places);
+    let found = find(job, &places);
     for problem in &found.problems {
         eprintln!("gpufrac: {problem}");
     }
@@ -53,20 +55,25 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
     if found.problems.is_empty() { Ok(Exit::Done) } else { Ok(Exit::Broken) }
 }
 
+/// The id of a job in a user's text.
+pub fn job_id(text: &str) -> Result<JobId, CliError> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let id = digits.then(|| text.parse().ok()).flatten();
+    // scontrol and squeue take 0 for all jobs.
+    let id = id.filter(|id| *id != JobId(0));
+    id.ok_or_else(|| CliError::NotAJob { text: plain(text) })
+}
+
 /// The folders of records: of running jobs on this node, of ended ones, and of all nodes.
 pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
     let paths = config.paths.for_node(node);
     let (run, state) = (PathBuf::from(paths.run), PathBuf::from(paths.state));
     let mut places = vec![
-        own::readable(run.join("reaper/jobs"), &run, copies::JOBS),
-        own::readable(state.join("reaper"), &state, copies::RECORDS),
+        own::readable(run.join("reaper/jobs"), &run, JOBS),
+        own::readable(state.join("reaper"), &state, RECORDS),
     ];
     if let Some(shared) = paths.shared.map(PathBuf::from) {
-        places.push(own::readable(
-            shared.join("records"),
-            &shared,
-            copies::RECORDS,
-        ));
+        places.push(own::readable(shared.join("records"), &shared, RECORDS));
     }
     places
 }
@@ -99,4 +106,26 @@ fn write(path: &Path, text: &str) -> Result<(), CliError> {
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_ids_are_ids() {
+        assert_eq!(job_id("4242").unwrap(), JobId(4242));
+        for wrong in [
+            "",
+            "123_7",
+            "123_[1-3]",
+            "12+1",
+            "12.0",
+            "+12",
+            "99999999999",
+        ] {
+            let said = job_id(wrong).unwrap_err().to_string();
+            assert!(said.contains("JobIDRaw"), "{said}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::stuck::Stuck;
-use gpufrac_usage::{GpuTime, Tallies};
+use gpufrac_records::usage::{GpuTime, Tallies};
 
 use self::ends::EndedSlice;
 use self::watched::{RecordSize, WatchedJob};

@@ -1,7 +1,6 @@
 //! Data that outlive a round: the state of the daemon, the records of jobs, and the books of the node.
 
 pub mod books;
-pub mod evidence;
 pub mod gpus;
 pub mod meter;
 pub mod own;

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_reaper::keep::totals::Totals;
-use gpufrac_reaper::measure::sample::Source;
 use gpufrac_reaper::report::metrics::{
     PoolMetrics, Server, ServerError, SliceMetrics, Snapshot, render,
 };
+use gpufrac_records::evidence::Source;
 use serde_json::Value;
 
 #[path = "metrics/tools.rs"]

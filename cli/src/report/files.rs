@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use gpufrac_core::config::Paths;
 use gpufrac_node::state::usage;
-use gpufrac_reaper::keep::shipping;
+use gpufrac_records::usage::{FOLDER, day};
 use gpufrac_report::period::Period;
 
 use crate::error::CliError;
@@ -31,17 +31,17 @@ pub fn of(paths: &Paths, period: Period) -> Result<Vec<PathBuf>, CliError> {
     match &paths.shared {
         Some(shared) => {
             let shared = Path::new(shared);
-            let folder = shared.join(shipping::FOLDER);
-            let folder = own::readable(folder, shared, shipping::FOLDER);
+            let folder = shared.join(FOLDER);
+            let folder = own::readable(folder, shared, FOLDER);
             // A slice is in the folder of the day on which it ended: one that ended before the period has none of it.
-            let first = shipping::day(period.since);
+            let first = day(period.since);
             if folder.is_dir() {
                 add(&folder, 0, &mut files, &|day| day >= first.as_str())?;
             }
         }
         None => {
             let state = Path::new(&paths.state);
-            let folder = own::readable(state.to_owned(), state, shipping::FOLDER);
+            let folder = own::readable(state.to_owned(), state, FOLDER);
             if folder.is_dir() {
                 add(&folder, DEEPEST - 1, &mut files, &|_| true)?;
             }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use gpufrac_core::config::Paths;
 use gpufrac_core::ids::JobId;
-use gpufrac_reaper::keep::evidence::Record;
-use gpufrac_reaper::report::why;
+use gpufrac_records::evidence::Record;
+use gpufrac_records::find::find;
 use gpufrac_view::Node;
 use gpufrac_web::{History, JOBS, JobFile, Point, VERSION};
 
@@ -80,7 +80,7 @@ impl Records {
         if !self.jobs.contains(&job) {
             return history;
         }
-        let found = why::find(JobId(job), &self.places);
+        let found = find(JobId(job), &self.places);
         if let Some(record) = found.records.last() {
             points(record).for_each(|point| history.add(point));
         }
@@ -119,8 +119,7 @@ fn points(record: &Record) -> impl Iterator<Item = Point> {
 mod tests {
     use std::time::Duration;
 
-    use gpufrac_reaper::keep::evidence;
-    use gpufrac_reaper::measure::sample::Source;
+    use gpufrac_records::evidence::{self, Source};
 
     use super::*;
 

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use gpufrac_core::config::Paths;
+use gpufrac_records::usage::Line;
 use gpufrac_report::audit::{Audit, Balance};
 use gpufrac_report::ledger::Ledger;
 use gpufrac_report::period::{self, Period};
 use gpufrac_report::sacct::Runs;
-use gpufrac_usage::Line;
 use gpufrac_web::Day;
 use jiff::ToSpan;
 use jiff::tz::TimeZone;

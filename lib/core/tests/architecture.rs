@@ -1,9 +1,9 @@
-//! The table of packages in ARCHITECTURE.md matches the code, and the compiler rejects `unsafe` in all packages
-//! except those that the table names.
+//! The table of packages in ARCHITECTURE.md matches the code, the compiler rejects `unsafe` in all packages except
+//! those that the table names, and programs link no package that is not theirs.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -156,6 +156,41 @@ fn the_table_of_packages_is_that_of_the_code() {
             has_unsafe,
             "unsafe code of {package}"
         );
+    }
+}
+
+/// What a package of the workspace is linked with: the names of all packages that it depends on, through those of the
+/// workspace.
+fn linked(program: &str) -> BTreeSet<String> {
+    let manifests: BTreeMap<String, toml::Table> = packages()
+        .iter()
+        .map(|package| manifest(package))
+        .map(|own| (own["package"]["name"].as_str().unwrap().to_owned(), own))
+        .collect();
+    let mut found = BTreeSet::new();
+    let mut open = vec![program.to_owned()];
+    while let Some(name) = open.pop() {
+        let own = manifests.get(&name);
+        let needed = own.and_then(|own| own.get("dependencies"));
+        let needed = needed.and_then(|needed| needed.as_table());
+        if found.insert(name) {
+            open.extend(needed.into_iter().flat_map(|needed| needed.keys().cloned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn only_documents_cross_from_the_engine_to_what_people_see() {
+    let command = linked("gpufrac");
+    let prolog = linked("gpufrac-prolog");
+    let daemon = linked("gpufrac-reaper");
+    assert!(command.contains("gpufrac-records") && prolog.contains("gpufrac-records"));
+    for name in ["gpufrac-reaper", "lettre", "tiny_http", "prometheus-client"] {
+        assert!(daemon.contains(name) && !command.contains(name), "{name}");
+    }
+    for name in ["gpufrac-view", "gpufrac-page", "plotters"] {
+        assert!(command.contains(name) && !prolog.contains(name), "{name}");
     }
 }
 

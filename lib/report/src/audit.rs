@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use gpufrac_usage::{BootSpan, GpuTime, UsageRecord, apportion};
+use gpufrac_records::usage::{BootSpan, GpuTime, UsageRecord, apportion};
 
 use crate::period::Period;
 

@@ -1,7 +1,7 @@
 //! Sums of each day of a period.
 
 use gpufrac_core::rates::Rates;
-use gpufrac_usage::apportion;
+use gpufrac_records::usage::apportion;
 use jiff::tz::TimeZone;
 
 use crate::ledger::Held;

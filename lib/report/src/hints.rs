@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpufrac_usage::Ended;
+use gpufrac_records::usage::Ended;
 
 use crate::ledger::Held;
 use crate::sums::Sums;

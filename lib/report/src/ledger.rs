@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use gpufrac_usage::{Ended, Line, SliceKey, UsageRecord};
+use gpufrac_records::usage::{Ended, Line, SliceKey, UsageRecord};
 
 use crate::period::Period;
 use crate::sacct::{Match, Run, Runs};
@@ -155,7 +155,8 @@ impl Ledger {
             Some(used) => [used.busy, used.idle, used.suspended, used.unknown],
             None => [0, 0, 0, record.seconds.max(1)],
         };
-        let [busy, idle, suspended, unknown] = gpufrac_usage::apportion(seconds * units, parts);
+        let [busy, idle, suspended, unknown] =
+            gpufrac_records::usage::apportion(seconds * units, parts);
         let ended = self.ends.get(&sign).copied().or(record.ended);
         let text = |text: Option<&String>| text.cloned().unwrap_or_default();
         let is_reclaimed = ended == Some(Ended::Reclaimed)

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use gpufrac_core::count_name::CountName;
+use gpufrac_records::usage::{Ended, UsageRecord};
 use gpufrac_slurm_conf::value;
-use gpufrac_usage::{Ended, UsageRecord};
 
 /// The field of newer series that says how often a job had been requeued before.
 pub const RESTARTS: &str = "Restarts";

@@ -16,6 +16,7 @@ mod read;
 pub mod slurm;
 pub mod stuck;
 mod sums;
+pub mod why;
 
 pub use of_pool::Seen;
 pub use read::ViewError;

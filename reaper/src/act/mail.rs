@@ -7,17 +7,15 @@
 use std::time::Duration;
 
 use gpufrac_core::policy::{Action, IdleWish, Mail, Policy, Stall};
+use gpufrac_page::words::{clipped, plain, utc, wrapped};
+use gpufrac_records::evidence::{Event, Record};
+use gpufrac_view::why::chart;
+use gpufrac_view::why::words::{self, event_time, listed, remedies, rule, span, span_ms};
 
 mod mime;
 mod send;
 #[cfg(test)]
 mod tests;
-
-use crate::keep::evidence::{Event, Record};
-use crate::report::chart;
-use crate::report::words::{
-    self, clipped, event_time, listed, plain, remedies, rule, span, span_ms, utc, wrapped,
-};
 
 pub use send::{MailError, send};
 

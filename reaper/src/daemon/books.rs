@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::LeaseState;
-use gpufrac_usage::{End, SliceKey, Tally, UsageRecord};
+use gpufrac_records::usage::{End, SliceKey, Tally, UsageRecord};
 
 use super::Daemon;
 use super::watched::WatchedJob;

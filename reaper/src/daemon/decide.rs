@@ -2,13 +2,12 @@
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Mode, Policy, Stall};
+use gpufrac_records::evidence::{Decision, Event, Source};
 
 use super::Daemon;
 use crate::act::refusal::Refusal;
 use crate::judge::escalation::Escalation;
 use crate::judge::stall::Stalled;
-use crate::keep::evidence::{Decision, Event};
-use crate::measure::sample::Source;
 use crate::report::errors::Topic;
 
 impl Daemon {

@@ -2,7 +2,7 @@
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_usage::{Ended, SliceKey};
+use gpufrac_records::usage::{Ended, SliceKey};
 use slurm_sys::client::{EndedBy, JobInfo, JobState};
 
 use super::Daemon;

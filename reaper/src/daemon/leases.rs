@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use gpufrac_core::fraction::Fraction;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_records::evidence::Record;
 
 use super::Daemon;
 use super::watched::{JobLeases, WatchedJob};
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, Watch};
-use crate::keep::evidence::Record;
 use crate::key::Key;
 use crate::report::errors::Topic;
 use gpufrac_node::clock::BootTime;

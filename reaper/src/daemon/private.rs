@@ -6,9 +6,9 @@ use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::private;
+use gpufrac_records::evidence::Record;
 
 use super::{Daemon, ROUNDS_BETWEEN_CLEANUPS};
-use crate::keep::evidence::Record;
 use crate::keep::own::Own;
 use crate::keep::shipping::{self, ShippingError};
 use crate::report::errors::Topic;

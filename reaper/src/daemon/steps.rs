@@ -1,15 +1,15 @@
 //! The steps of an escalation: a warning, the signal for a checkpoint, the end.
 
 use gpufrac_core::policy::{Action, Mode, Policy};
+use gpufrac_records::evidence::Decision;
+use gpufrac_view::why::words;
 use slurm_sys::client::JobInfo;
 
 use super::Daemon;
 use super::reap::Due;
 use super::tell::comment;
 use crate::act::refusal::Refusal;
-use crate::keep::evidence::Decision;
 use crate::keep::meter;
-use crate::report::words;
 use gpufrac_node::clock::BootTime;
 use gpufrac_node::slurm_call::{ActionError, SlurmAction, SlurmError};
 

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use gpufrac_core::policy::{Action, Stall};
+use gpufrac_records::evidence::Event;
+use gpufrac_view::why::words;
 use slurm_sys::client::JobInfo;
 
 use super::Daemon;
 use super::reap::Due;
 use crate::act::mail::{self, Notice};
-use crate::keep::evidence::Event;
-use crate::report::words;
 
 impl Daemon {
     /// The message on the terminal or in the output.
     pub(super) fn announcement(&self, due: &Due, action: Action, ends_in: Duration) -> String {
-        let at = words::utc(self.outside.clock.unix_now() + ends_in.as_secs());
+        let at = gpufrac_page::words::utc(self.outside.clock.unix_now() + ends_in.as_secs());
         let job = due.job;
         let watched = self.watched.get(&job);
         let excess = watched

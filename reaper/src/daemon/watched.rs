@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{Facts, Policy, Reaper};
+use gpufrac_records::evidence::{Record, Source};
 use slurm_sys::client::JobInfo;
 
 use crate::act::refusal::Refusal;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
-use crate::keep::evidence::Record;
 use crate::key::Key;
-use crate::measure::sample::{Activity, Sample, Source};
+use crate::measure::sample::{Activity, Sample};
 use crate::report::metrics::SliceMetrics;
 use gpufrac_node::clock::BootTime;
 
@@ -135,7 +135,7 @@ impl WatchedJob {
         self.watch.observe(now, &samples, interval * gap);
         let at = now.since(self.watch.began);
         let sample = Sample::of_job(&samples);
-        self.record.series.add(at, &sample);
+        self.record.series.add(at, (&sample).into());
         (self.samples, self.last) = (samples, Some(sample));
     }
 

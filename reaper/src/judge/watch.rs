@@ -210,8 +210,10 @@ impl Watch {
 pub(crate) mod tests {
     use std::slice::from_ref;
 
+    use gpufrac_records::evidence::Source;
+
     use super::*;
-    use crate::measure::sample::{Excess, Source};
+    use crate::measure::sample::Excess;
     use gpufrac_core::ids::JobId;
 
     pub(crate) const KEY: Key = Key {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::usage::{self, UsageError};
-use gpufrac_usage::{Ended, GpuTime, SliceKey, Tallies, UsageRecord};
+use gpufrac_records::usage::{Ended, GpuTime, SliceKey, Tallies, UsageRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::keep::shipping::{self, ShippingError};
@@ -166,8 +166,9 @@ impl Books for NodeBooks {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_records::usage::Line;
+
     use super::*;
-    use gpufrac_usage::Line;
 
     fn record(job: u32) -> UsageRecord {
         let text = format!(
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(books.resume().unwrap(), Tallies::default());
         let tallies = Tallies {
             boot_id: boot_id().unwrap_or_default(),
-            slices: vec![gpufrac_usage::Tally::new(record(7).key())],
+            slices: vec![gpufrac_records::usage::Tally::new(record(7).key())],
         };
         books.save(&tallies).unwrap();
         assert_eq!(books.resume().unwrap(), tallies);

@@ -2,7 +2,7 @@
 
 use gpufrac_core::config::Device;
 use gpufrac_node::node::Node;
-use gpufrac_usage::{BootSpan, End, GpuTime};
+use gpufrac_records::usage::{BootSpan, End, GpuTime};
 
 /// Seconds after which the time of a GPU is recorded and a new one begins.
 const LONGEST_S: u64 = 3600;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_usage::{Elapsed, Ended, Kind, SliceKey, Tallies, Tally};
+use gpufrac_records::usage::{Elapsed, Ended, Kind, SliceKey, Tallies, Tally};
 
 use crate::key::SliceId;
 use crate::measure::sample::{Activity, Sample};
@@ -213,17 +213,17 @@ mod tests {
     }
 
     /// The record of a lease that ends 100 s after [`at`] 0.
-    fn used(meter: &Meter, lease: &Lease) -> gpufrac_usage::Used {
+    fn used(meter: &Meter, lease: &Lease) -> gpufrac_records::usage::Used {
         let tallies = meter.tallies();
         let key = SliceKey::of(lease);
         let tally = tallies.slices.iter().find(|tally| tally.key == key);
         let record = {
-            let end = gpufrac_usage::End {
+            let end = gpufrac_records::usage::End {
                 unix: 1_100,
                 boot_ms: 1_100_000,
                 boot_id: "boot",
             };
-            gpufrac_usage::UsageRecord::of(lease, end, tally)
+            gpufrac_records::usage::UsageRecord::of(lease, end, tally)
         };
         record.used.unwrap()
     }

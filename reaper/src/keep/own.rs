@@ -16,18 +16,14 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::node::Node;
-use gpufrac_node::state::private;
+use gpufrac_node::state::private::{self, JOBS, RECORDS};
+use gpufrac_records::evidence::Record;
 use serde::Deserialize;
 
-use crate::keep::evidence::Record;
 use crate::keep::records;
 
 /// The folder of leases.
 pub const LEASES: &str = "leases";
-/// The folder of records of running jobs.
-pub const JOBS: &str = "jobs";
-/// The folder of kept records.
-pub const RECORDS: &str = "records";
 const FILE_MODE: u32 = 0o644;
 
 /// The folders of users.

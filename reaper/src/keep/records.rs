@@ -1,4 +1,4 @@
-//! The files of the daemon: its state in `<run>/reaper`; the records of [`crate::keep::evidence`] in
+//! The files of the daemon: its state in `<run>/reaper`; the records of [`gpufrac_records::evidence`] in
 //! `<run>/reaper/jobs/JOB.json` while a job has its slice; in `<state>/reaper/JOB-CREATED.json` for days if there was
 //! a decision; and there also in the shared folder, with the node in the name.
 
@@ -7,9 +7,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_records::evidence::{Record, VERSION};
 
 use crate::judge::peers::{PeerError, Peers};
-use crate::keep::evidence::{Record, VERSION};
 use crate::keep::state::{Memory, State, UnusableState};
 use crate::key::Key;
 

@@ -14,11 +14,9 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::ids::UserId;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::{private, usage};
-use gpufrac_usage::{Line, SliceKey, UsageRecord};
+use gpufrac_records::usage::{FOLDER, Line, SliceKey, UsageRecord, day};
 use serde::{Deserialize, Serialize};
 
-/// The folder in the shared one.
-pub const FOLDER: &str = "usage";
 /// The records that have been copied.
 const POSITION: &str = "shipped.json";
 /// The position of the records that have been copied to the folders of users.
@@ -32,7 +30,6 @@ const TAIL_BYTES: u64 = 2 * MOST_BYTES;
 const NEAR_BYTES: u64 = 4 * MOST_BYTES;
 /// Copies of a minute: after a long failure the rest has time.
 const MOST_COPIES: usize = 8;
-const SECONDS_OF_A_DAY: u64 = 24 * 3600;
 
 /// Why records could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -308,14 +305,6 @@ impl Owners {
     }
 }
 
-/// `2026-11-23`, of a time in seconds since 1970, in UTC.
-pub fn day(unix: u64) -> String {
-    let midnight = std::time::UNIX_EPOCH
-        + std::time::Duration::from_secs(unix / SECONDS_OF_A_DAY * SECONDS_OF_A_DAY);
-    let text = humantime::format_rfc3339_seconds(midnight).to_string();
-    text.split('T').next().unwrap_or_default().to_owned()
-}
-
 /// Appends the lines that are not there yet.
 fn append(dir: &RootDir, name: &str, lines: &[&str]) -> Result<(), ShippingError> {
     let mut file = dir.append(name)?;
@@ -347,8 +336,9 @@ fn append(dir: &RootDir, name: &str, lines: &[&str]) -> Result<(), ShippingError
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_records::usage::Ended;
+
     use super::*;
-    use gpufrac_usage::Ended;
     use std::fs;
 
     const DAY: u64 = 86_400;

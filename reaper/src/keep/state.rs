@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_records::evidence::Record;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::breaker::LastOpen;
 use crate::judge::peers::{PeerError, Peers};
 use crate::judge::watch::Watch;
-use crate::keep::evidence::Record;
 use crate::keep::totals::Totals;
 use crate::key::Key;
 use gpufrac_node::clock::BootTime;

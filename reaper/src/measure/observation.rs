@@ -9,9 +9,10 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::mps::process;
 use gpufrac_nvml::telemetry::{Process, Utilization};
+use gpufrac_records::evidence::Source;
 
 use super::owners::Owners;
-use super::sample::{Activity, Excess, Sample, Source};
+use super::sample::{Activity, Excess, Sample};
 use super::view::View;
 use crate::key::SliceId;
 use gpufrac_node::gpu::dcgm::InstanceId;

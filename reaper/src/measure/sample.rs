@@ -7,56 +7,9 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::node::Node;
-use serde::{Deserialize, Serialize};
+use gpufrac_records::evidence::{Point, Source};
 
 use crate::key::SliceId;
-
-/// The source of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Source {
-    /// NVML's GPM for a GPU instance: Hopper and later.
-    Gpm,
-    /// `GR_ENGINE_ACTIVE` of a GPU instance, from dcgm-exporter.
-    Dcgm,
-    /// NVML's utilization of processes, on GPUs without MIG.
-    ProcessUtilization,
-    /// Clients of the job at its MPS servers, and the activity of these servers.
-    MpsClients,
-    /// Processes and memory on the slice, and CPU time of the job.
-    Processes,
-    /// No source answered.
-    Missing,
-}
-
-impl Source {
-    pub const ALL: [Source; 6] = [
-        Source::Gpm,
-        Source::Dcgm,
-        Source::ProcessUtilization,
-        Source::MpsClients,
-        Source::Processes,
-        Source::Missing,
-    ];
-
-    /// The name in logs and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Source::Gpm => "gpm",
-            Source::Dcgm => "dcgm",
-            Source::ProcessUtilization => "process-utilization",
-            Source::MpsClients => "mps-clients",
-            Source::Processes => "processes",
-            Source::Missing => "missing",
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Whether the slice was active during the time of a sample.
 #[derive(Clone, Debug, PartialEq)]
@@ -160,6 +113,20 @@ impl Sample {
             memory: memory.clone().min().flatten().and(memory.max().flatten()),
             excess: samples.iter().find_map(|sample| sample.excess.clone()),
             ..busiest.clone()
+        }
+    }
+}
+
+impl From<&Sample> for Point {
+    fn from(sample: &Sample) -> Point {
+        let busy = sample.activity == Activity::Busy;
+        Point {
+            samples: 1,
+            unknown: u32::from(matches!(sample.activity, Activity::Unknown(_))),
+            busy: u32::from(busy),
+            peak: sample.busy_share.unwrap_or(if busy { 1.0 } else { 0.0 }) as f32,
+            memory_mib: sample.memory.map_or(0, |memory| memory.0 as u32),
+            source: sample.source,
         }
     }
 }

@@ -8,11 +8,12 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::node::Node;
 use gpufrac_nvml::Loaded;
+use gpufrac_records::evidence::Source;
 
 use super::cpu::JobGroups;
 use super::observation::Observation;
 use super::owners::Owners;
-use super::sample::{Activity, Look, Sample, Sampler, Source};
+use super::sample::{Activity, Look, Sample, Sampler};
 use super::view::{NoHistory, View, views};
 use crate::key::{Key, SliceId};
 use gpufrac_node::clock::{BootTime, Clock, SystemClock};

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_records::evidence::Source;
+use gpufrac_view::Gpu;
+
 use crate::keep::totals::Totals;
-use crate::measure::sample::Source;
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_node::state::stuck::{Lost, Stuck};
-use gpufrac_view::Gpu;
 
 mod answer;
 mod client;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gpufrac_core::policy::IdleWish;
-use gpufrac_usage::Ended;
+use gpufrac_records::usage::Ended;
 
 use crate::plans::{Part, between};
 use crate::play::{Played, play};

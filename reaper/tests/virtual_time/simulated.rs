@@ -24,15 +24,15 @@ use gpufrac_reaper::act::slices::{SliceError, Slices, Unleased};
 use gpufrac_reaper::act::witness::Witness;
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::books::{Books, Running, TakenUp};
-use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::shipping::ShippingError;
 use gpufrac_reaper::keep::state::{Memory, State, UnusableState};
 use gpufrac_reaper::keep::status::{Board, StatusError};
 use gpufrac_reaper::key::{Key, SliceId};
-use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
+use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
-use gpufrac_usage::{Ended, GpuTime, SliceKey, Tallies};
+use gpufrac_records::evidence::{Record, Source};
+use gpufrac_records::usage::{Ended, GpuTime, SliceKey, Tallies};
 use slurm_sys::client::JobInfo;
 
 use crate::world::{Fault, How, World};

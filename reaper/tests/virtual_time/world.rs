@@ -12,10 +12,10 @@ use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, User
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
-use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::State;
 use gpufrac_reaper::rhythm::LookScope;
-use gpufrac_usage::{End, SliceKey, Tallies, UsageRecord};
+use gpufrac_records::evidence::Record;
+use gpufrac_records::usage::{End, SliceKey, Tallies, UsageRecord};
 use slurm_sys::client::{JobInfo, JobState};
 
 use crate::plans::{Part, Timeline, between};

@@ -1,6 +1,7 @@
 //! Examples for unit tests of several crates.
 #![forbid(unsafe_code)]
 
+pub mod evidence;
 mod nodes;
 
 pub use nodes::{CONFIG, NOW, nodes, stuck};

@@ -25,7 +25,7 @@ use crate::state::usage;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session, Standing};
-use gpufrac_usage::{End, SliceKey, UsageRecord};
+use gpufrac_records::usage::{End, SliceKey, UsageRecord};
 
 /// The reasons why a slice could not be removed.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,10 @@ use super::usage;
 
 /// The folder with a folder for each user.
 pub const OWN: &str = "own";
+/// A user's folder of records of running jobs.
+pub const JOBS: &str = "jobs";
+/// A user's folder of kept records.
+pub const RECORDS: &str = "records";
 /// Root's programs alone.
 pub const CLOSED: u32 = 0o700;
 /// All users.

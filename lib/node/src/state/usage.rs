@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_usage::{Ended, GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
+use gpufrac_records::usage::{Ended, GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
 
 /// The file in the state folder.
 pub const FILE: &str = "usage.jsonl";
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
     use gpufrac_core::lease::Lease;
-    use gpufrac_usage::{Elapsed, End, Kind};
+    use gpufrac_records::usage::{Elapsed, End, Kind};
     use test_examples::lease;
 
     fn of(lease: &Lease, unix: u64, boot_ms: u64, tally: Option<&Tally>) -> UsageRecord {

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use gpufrac_usage::Line;
+use gpufrac_records::usage::Line;
 
 use super::value;
 use crate::job::{Charge, History, Job, Need};

@@ -3,13 +3,13 @@
 use std::time::SystemTime;
 
 use gpufrac_core::policy::Mail;
+use gpufrac_page::words::plain;
 use lettre::message::header::{
     self, ContentTransferEncoding, ContentType, Date, HeaderName, HeaderValue,
 };
 use lettre::message::{Attachment, Body, MultiPart, SinglePart};
 
 use super::Message;
-use crate::report::words::plain;
 
 /// The whole message in the form that sendmail reads. Without a configured sender the mail program adds its own.
 pub(super) fn mime(mail: &Mail, message: &Message) -> Vec<u8> {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::policy::Mail;
 use gpufrac_host::subprocess::{self, Outcome, PATH};
+use gpufrac_page::words::{clipped, plain};
 
 use super::mime::mime;
 use super::{Message, is_address};
-use crate::report::words::{clipped, plain};
 
 /// The most characters of a program's output in an error.
 const MOST_COMPLAINT_CHARS: usize = 400;

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use gpufrac_core::policy::Signal;
+use gpufrac_records::evidence::Decision;
 use mail_parser::{MessageParser, MimeHeaders};
 use proptest::prelude::*;
+use test_examples::evidence::{event, record};
 
 use super::*;
-use crate::keep::evidence::Decision;
-use crate::report::words::example::{event, record};
 
 const LIMIT: Duration = Duration::from_secs(20);
 

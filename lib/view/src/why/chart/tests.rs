@@ -1,8 +1,8 @@
 use gpufrac_core::policy::Stall;
+use gpufrac_records::evidence::{Decision, Event, Record};
+use test_examples::evidence::{event, record};
 
 use super::{svg, terminal};
-use crate::keep::evidence::{Decision, Event, Record};
-use crate::report::words::example::{event, record};
 
 /// The texts of a picture. If the variable GPUFRAC_PICTURES names a folder, the picture is written there.
 fn texts(name: &str, record: &Record) -> Vec<String> {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use gpufrac_records::evidence::{Decision, Event, Record};
 use rasciigraph::{Config, plot_many};
 
 use super::scale::{Known, busy_share, life, seconds, step};
-use crate::keep::evidence::{Decision, Event, Record};
-use crate::report::words::{done, span};
+use crate::why::words::{done, span};
 
 /// Rows from 0 to 100 %.
 const ROWS: u32 = 8;

@@ -2,7 +2,6 @@
 //!
 //! A node appends one line of JSON for each event to `usage.jsonl` ([`Line`]). Records of version 1, which say nothing
 //! about use, are read as records without [`Used`].
-#![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +16,9 @@ pub use tally::{Elapsed, Kind, Tallies, Tally, apportion};
 
 /// The version of the lines that this build writes.
 pub const VERSION: u32 = 2;
+/// The folder of usage records in the folder that nodes share, with a folder for each [`day`], and in that of a user.
+pub const FOLDER: &str = "usage";
+const SECONDS_OF_A_DAY: u64 = 24 * 3600;
 
 /// A slice that a job held.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -191,6 +193,15 @@ pub struct GpuTime {
     pub devices: Vec<(u32, u32)>,
     /// Units of each size that the pool lends, in ascending order.
     pub menu: Vec<u32>,
+}
+
+/// `2026-11-23`, of a time in seconds since 1970, in UTC.
+#[must_use]
+pub fn day(unix: u64) -> String {
+    let midnight = std::time::UNIX_EPOCH
+        + std::time::Duration::from_secs(unix / SECONDS_OF_A_DAY * SECONDS_OF_A_DAY);
+    let text = humantime::format_rfc3339_seconds(midnight).to_string();
+    text.split('T').next().unwrap_or_default().to_owned()
 }
 
 #[expect(

@@ -99,7 +99,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BootSpan;
+    use crate::usage::BootSpan;
     use gpufrac_core::ids::JobId;
 
     const VERSION_1: &str = r#"{"version":1,"job":7,"restart_count":0,"user":"ann","uid":1001,"account":null,"partition":"gpu","node":"n1","pool":"p","fraction":"0.25","units":25,"profile":"2g.20gb","gpu_uuid":"GPU-1","start":1000,"end":1060,"seconds":60}"#;

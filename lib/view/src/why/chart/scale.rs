@@ -1,6 +1,6 @@
 //! The time range of a chart, and the measurements in a part of it.
 
-use crate::keep::evidence::{Point, Record};
+use gpufrac_records::evidence::{Point, Record};
 
 /// Seconds from the start of a record to its last sample or event, or to the end of the job; always more than 0.
 pub(super) fn life(record: &Record) -> f64 {

@@ -1,6 +1,7 @@
 //! The record of a job: its samples, and the decisions with their reasons. The daemon writes it while the job runs
 //! and keeps it for days if there was a decision; `gpufrac why` reads it.
 
+use std::fmt;
 use std::time::Duration;
 
 use gpufrac_core::ids::{JobId, UserId};
@@ -8,12 +9,57 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::sample::{Activity, Sample, Source};
-
 /// The format version of a [`Record`].
 pub const VERSION: u32 = 1;
 /// The most points of a series; when it is full, neighbours are merged.
 const MOST_POINTS: usize = 256;
+
+/// The source of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// NVML's GPM for a GPU instance: Hopper and later.
+    Gpm,
+    /// `GR_ENGINE_ACTIVE` of a GPU instance, from dcgm-exporter.
+    Dcgm,
+    /// NVML's utilization of processes, on GPUs without MIG.
+    ProcessUtilization,
+    /// Clients of the job at its MPS servers, and the activity of these servers.
+    MpsClients,
+    /// Processes and memory on the slice, and CPU time of the job.
+    Processes,
+    /// No source answered.
+    Missing,
+}
+
+impl Source {
+    pub const ALL: [Source; 6] = [
+        Source::Gpm,
+        Source::Dcgm,
+        Source::ProcessUtilization,
+        Source::MpsClients,
+        Source::Processes,
+        Source::Missing,
+    ];
+
+    /// The name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Gpm => "gpm",
+            Source::Dcgm => "dcgm",
+            Source::ProcessUtilization => "process-utilization",
+            Source::MpsClients => "mps-clients",
+            Source::Processes => "processes",
+            Source::Missing => "missing",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// The record of a job on one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,18 +140,6 @@ impl Point {
         source: Source::Missing,
     };
 
-    fn of(sample: &Sample) -> Point {
-        let busy = sample.activity == Activity::Busy;
-        Point {
-            samples: 1,
-            unknown: u32::from(matches!(sample.activity, Activity::Unknown(_))),
-            busy: u32::from(busy),
-            peak: sample.busy_share.unwrap_or(if busy { 1.0 } else { 0.0 }) as f32,
-            memory_mib: sample.memory.map_or(0, |memory| memory.0 as u32),
-            source: sample.source,
-        }
-    }
-
     fn and(self, later: Point) -> Point {
         Point {
             samples: self.samples + later.samples,
@@ -128,7 +162,7 @@ impl Series {
     }
 
     /// Adds a sample taken `at` after the start.
-    pub fn add(&mut self, at: Duration, sample: &Sample) {
+    pub fn add(&mut self, at: Duration, sample: Point) {
         let at_ms = at.as_millis() as u64;
         while at_ms / self.step_ms >= MOST_POINTS as u64 {
             self.halve();
@@ -137,7 +171,7 @@ impl Series {
         if self.points.len() <= place {
             self.points.resize(place + 1, Point::EMPTY);
         }
-        self.points[place] = self.points[place].and(Point::of(sample));
+        self.points[place] = self.points[place].and(sample);
     }
 
     fn halve(&mut self) {
@@ -233,10 +267,11 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn sample(activity: Activity) -> Sample {
-        Sample {
-            activity,
-            ..Sample::missing("")
+    fn sample(busy: bool) -> Point {
+        Point {
+            samples: 1,
+            busy: u32::from(busy),
+            ..Point::EMPTY
         }
     }
 
@@ -244,11 +279,7 @@ mod tests {
     fn a_long_life_keeps_its_peaks_in_few_points() {
         let mut series = Series::new(Duration::from_secs(1));
         for second in 0..100_000 {
-            let activity = match second {
-                54_321 => Activity::Busy,
-                _ => Activity::Idle,
-            };
-            series.add(Duration::from_secs(second), &sample(activity));
+            series.add(Duration::from_secs(second), sample(second == 54_321));
         }
         assert!(series.points.len() <= MOST_POINTS);
         let samples: u32 = series.points.iter().map(|point| point.samples).sum();
@@ -263,7 +294,7 @@ mod tests {
     fn a_gap_has_no_samples() {
         let mut series = Series::new(Duration::from_secs(1));
         for second in [0, 1, 9] {
-            series.add(Duration::from_secs(second), &sample(Activity::Idle));
+            series.add(Duration::from_secs(second), sample(false));
         }
         let counts: Vec<u32> = series.points.iter().map(|point| point.samples).collect();
         assert_eq!(counts, [1, 1, 0, 0, 0, 0, 0, 0, 0, 1]);

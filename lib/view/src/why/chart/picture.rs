@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use gpufrac_page::words::{clipped, utc};
+use gpufrac_records::evidence::{Decision, Event, Point, Record};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::{Known, busy_share, life, seconds, step, unit};
-use crate::keep::evidence::{Decision, Event, Point, Record};
-use crate::report::words::{clipped, done, utc};
+use crate::why::words::done;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
