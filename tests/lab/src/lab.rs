@@ -300,7 +300,7 @@ impl Lab {
         }
     }
 
-    /// Lets the lab continue after this program; [`stop_folder`] ends it.
+    /// Lets the lab continue after this program; [`crate::stop_folder`] ends it.
     pub fn detach(mut self) -> Folder {
         self.up = false;
         self.dismiss_keeper();

@@ -33,10 +33,20 @@ impl Folder {
         std::fs::read_dir(&self.line).map_or(0, Iterator::count)
     }
 
-    /// Waits until there are this many tickets, with that of the program that has the GPU.
+    /// Waits until this many tickets have their visible names, with that of the program that has the GPU: nobody waits
+    /// for a ticket before.
     fn wait_for(&self, tickets: usize) {
         let start = Instant::now();
-        while self.tickets() != tickets {
+        let visible = || {
+            let names = std::fs::read_dir(&self.line)
+                .into_iter()
+                .flatten()
+                .flatten();
+            names
+                .filter(|name| !name.file_name().as_encoded_bytes().starts_with(b"."))
+                .count()
+        };
+        while visible() != tickets {
             assert!(start.elapsed() < LONG, "{} tickets", self.tickets());
             sleep(Duration::from_millis(1));
         }
