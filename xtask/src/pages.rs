@@ -1,8 +1,10 @@
-//! `cargo xtask pages`: the tables of docs whose words stand in the source: messages and promises.
+//! `cargo xtask pages`: the tables of docs whose words stand in the source: messages and promises; and the keys
+//! of gpufrac.toml(5).
 //!
 //! A table keeps the order of its rows. The command writes the words of each row, removes a row whose message or
 //! test is gone, and adds a new one behind that of the code before it.
 
+mod keys;
 mod messages;
 mod promises;
 mod source;
@@ -73,9 +75,11 @@ fn stale() -> Result<Vec<Page>> {
         .map(|path| Page::read(path))
         .collect::<Result<Vec<Page>>>()?;
     pages.push(Page::read(promises::PAGE)?);
+    pages.push(Page::read(keys::PAGE)?);
     let before: Vec<String> = pages.iter().map(|page| page.text.clone()).collect();
     let mut wrong = messages::update(&code, &mut pages)?;
     wrong.extend(promises::update(&code, &mut pages));
+    wrong.extend(keys::update(&code, &mut pages)?);
     if !wrong.is_empty() {
         bail!(
             "making the pages failed: {} mistakes:\n{}",

@@ -12,17 +12,19 @@ mod page_tests;
 mod read;
 mod reaper;
 mod report;
+mod schema;
 mod sections;
-mod stuck;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod web;
+mod values;
 
 use crate::crc64::crc64;
 pub use crate::mechanism::Mechanism;
 pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 pub use error::{ConfigError, ConfigErrors, Problem};
+pub use keys::of_page as keys_of_page;
+pub use schema::Row;
 pub use tables::{Config, Hooks, PartitionRules, Paths, VERSION, Web, WhenStuck};
 
 /// The path of the configuration on every host.

@@ -220,7 +220,7 @@ fn is_severity(expr: &Expr) -> bool {
 }
 
 /// The literal text of an expression, which may be formatted, borrowed or converted.
-fn literal(expr: &Expr) -> Option<String> {
+pub(super) fn literal(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Lit(ExprLit {
             lit: Lit::Str(text),

@@ -68,7 +68,7 @@ pub enum Problem {
     #[error("missing; write {example}")]
     Missing {
         /// A line to write, as an example.
-        example: &'static str,
+        example: String,
     },
     /// The value has the wrong type, for example text in place of a list.
     /// Cure: Write the type that the message names.

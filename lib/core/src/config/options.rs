@@ -1,23 +1,17 @@
 //! The keys of a pool that only some mechanisms and layouts have.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use super::error::Problem;
-use super::read::{Field, Section};
+use super::keys::POOL;
+use super::read::Section;
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
-use crate::pool::{Burst, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
+use crate::pool::{Burst, PoolOptions, Tenancy};
 
 /// Clients of one MPS server on a GPU of Volta or later (NVIDIA's MPS guide, "client-server connection limits"; newer
 /// editions say 60). A MIG instance has its share of them: a half with three of seven compute slices has 20.
 const MAX_CLIENTS_PER_GPU: u32 = 48;
 const MAX_CLIENTS_PER_HALF: u32 = MAX_CLIENTS_PER_GPU * 3 / 7;
-
-/// The range of `reuse`. No instance is reused in less than a second; after an hour without a job an instance is no
-/// longer useful.
-const REUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// The smallest share, in units, at which the shared control daemon has room for a client of every job that Slurm
 /// admits.
@@ -34,31 +28,6 @@ pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units 
     Units(device.div_ceil(places.max(1)))
 }
 
-/// The keys, and the mechanisms and layouts for which each has a meaning.
-const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 13] = {
-    use LayoutKind::{Halves, Shares, Slices, Uniform, Whole};
-    use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
-    [
-        ("memory", &[Mps, Timeslice, Hami], &[Shares, Whole]),
-        ("equal_halves", &[Mig, MigMps], &[Halves]),
-        ("equal", &[Mig], &[Uniform]),
-        ("tenancy", &[Mps], &[Shares]),
-        ("sm_chunks", &[Mps, MigMps], &[Shares, Halves]),
-        ("burst_max", &[Mps, MigMps, Hami], &[Shares, Halves]),
-        ("burst_default", &[Mps, MigMps, Hami], &[Shares, Halves]),
-        ("memory_limits", &[Mps, Timeslice, Hami], &[Shares]),
-        ("timeslice", &[Timeslice], &[Shares]),
-        (
-            "framework_hints",
-            &[Mps, MigMps, Timeslice, Hami],
-            &[Shares, Halves],
-        ),
-        ("library", &[Hami], &[Shares]),
-        ("whole", &[Mig], &[Uniform, Whole]),
-        ("reuse", &[Mig], &[Halves, Slices, Uniform, Whole]),
-    ]
-};
-
 /// Reads the options. `kind` is None if the layout could not be read.
 pub(super) fn read(
     section: &Section<'_>,
@@ -66,57 +35,39 @@ pub(super) fn read(
     kind: Option<LayoutKind>,
 ) -> Option<PoolOptions> {
     let before = section.source.mistakes();
-    for (key, mechanisms, layouts) in KEYS {
-        let Some(item) = section.get(key) else {
+    for key in POOL.keys.iter().filter(|key| !key.mechanisms.is_empty()) {
+        let Some(item) = section.get(key.name) else {
             continue;
         };
-        let of = match kind {
-            _ if !mechanisms.contains(&mechanism) => format!("mechanism {mechanism}"),
-            Some(kind) if !layouts.contains(&kind) => format!("layout \"{kind}\""),
-            _ => continue,
-        };
-        item.wrong(Problem::Meaningless { of });
+        match kind {
+            _ if !key.mechanisms.contains(&mechanism) => {
+                item.meaningless(&format!("mechanism {mechanism}"));
+            }
+            Some(kind) if !key.layouts.is_empty() && !key.layouts.contains(&kind) => {
+                item.meaningless(&format!("layout \"{kind}\""));
+            }
+            _ => {}
+        }
     }
     if section.source.mistakes() > before {
         return None;
     }
-    let mut options = PoolOptions {
-        memory_limits: section.is_on("memory_limits"),
-        framework_hints: section.is_on("framework_hints"),
-        ..PoolOptions::default()
-    };
     let whole = kind == Some(LayoutKind::Whole);
     if mechanism == Mechanism::Mps && !whole {
         // There is no default, because `tenancy` decides how jobs of different users can affect each other.
         let example = "tenancy = \"shared\" (one control daemon on a GPU, kernels side by side) or \"private\" (one for each job, limits that it cannot raise)";
-        let words = [("shared", Tenancy::Shared), ("private", Tenancy::Private)];
-        let item = section.need("tenancy", example);
-        if let Some(tenancy) = item.and_then(|item| item.one_of(&words)) {
-            options.tenancy = tenancy;
-        }
+        section.need("tenancy", example.to_owned());
     }
-    if let Some(item) = section.get("sm_chunks") {
-        options.sm_chunks = item.count();
-        if options.tenancy == Tenancy::Private {
-            let of = "tenancy \"private\"".to_owned();
-            item.wrong(Problem::Meaningless { of });
-        }
+    if mechanism == Mechanism::Hami && !whole {
+        POOL.need(section, "library");
+    }
+    let mut options = PoolOptions::default();
+    POOL.fill(section, &mut options);
+    let is_private = options.tenancy == Tenancy::Private;
+    if let Some(item) = section.get("sm_chunks").filter(|_| is_private) {
+        item.meaningless("tenancy \"private\"");
     }
     options.burst = burst(section, mechanism, &options);
-    let lengths = [
-        ("default", TimesliceLength::Default),
-        ("short", TimesliceLength::Short),
-        ("medium", TimesliceLength::Medium),
-        ("long", TimesliceLength::Long),
-    ];
-    options.timeslice = section.read("timeslice", |item| item.one_of(&lengths));
-    let wholes = [("mig", WholeGpu::Mig), ("bare", WholeGpu::Bare)];
-    section.set("whole", &mut options.whole, |item| item.one_of(&wholes));
-    options.reuse = section.read("reuse", reuse);
-    if mechanism == Mechanism::Hami && !whole {
-        let item = section.need("library", "library = \"/opt/hami/libvgpu.so\"");
-        options.library = item.as_ref().and_then(library);
-    }
     (section.source.mistakes() == before).then_some(options)
 }
 
@@ -131,8 +82,7 @@ fn burst(section: &Section<'_>, mechanism: Mechanism, options: &PoolOptions) -> 
     };
     for item in [&max, &default].into_iter().flatten() {
         if let Some(of) = of {
-            let of = of.to_owned();
-            item.wrong(Problem::Meaningless { of });
+            item.meaningless(of);
         }
     }
     let Some(max) = max else {
@@ -172,22 +122,5 @@ fn burst(section: &Section<'_>, mechanism: Mechanism, options: &PoolOptions) -> 
     Some(Burst {
         max: most.units(),
         default: Some(default.units()),
-    })
-}
-
-fn reuse(item: &Field<'_>) -> Option<Duration> {
-    let length = item.duration()?;
-    let value = humantime::format_duration(length).to_string();
-    item.right(if REUSE.contains(&length) { Ok(length) } else { Err(Problem::Reuse { value }) })
-}
-
-fn library(item: &Field<'_>) -> Option<String> {
-    let value = item.string()?;
-    // The dynamic linker splits LD_PRELOAD at colons and blanks.
-    let ends = |c: char| c == ':' || c.is_whitespace() || c.is_control();
-    item.right(if value.starts_with('/') && !value.contains(ends) {
-        Ok(value)
-    } else {
-        Err(Problem::LibraryPath { value })
     })
 }

@@ -1,15 +1,16 @@
 //! Reads TOML with the position of each value, so that each mistake can be reported with its line.
 
 use std::cell::RefCell;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use wildmatch::WildMatch;
 
 use super::error::{ConfigError, Problem};
-use super::keys::Key;
 use crate::fraction::{Fraction, MemoryMib};
+use crate::rates::Millionths;
 
 /// The text of the file, and the mistakes found so far.
 pub(super) struct Source<'a> {
@@ -69,8 +70,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reports every key that is not in `known`.
-    pub(super) fn only(&self, known: &[&[Key]]) {
-        let known: Vec<&str> = known.iter().copied().flatten().map(|key| key.0).collect();
+    pub(super) fn only(&self, known: &[&str]) {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
@@ -92,7 +92,7 @@ impl<'a> Section<'a> {
     }
 
     /// As `get`, and reports a missing key.
-    pub(super) fn need(&self, key: &str, example: &'static str) -> Option<Field<'a>> {
+    pub(super) fn need(&self, key: &str, example: String) -> Option<Field<'a>> {
         let item = self.get(key);
         if item.is_none() {
             let problem = Problem::Missing { example };
@@ -108,18 +108,6 @@ impl<'a> Section<'a> {
         read: impl FnOnce(&Field<'a>) -> Option<T>,
     ) -> Option<T> {
         read(&self.get(key)?)
-    }
-
-    /// Changes `target` to the value of a key, if it is written and right.
-    pub(super) fn set<T>(
-        &self,
-        key: &str,
-        target: &mut T,
-        read: impl FnOnce(&Field<'a>) -> Option<T>,
-    ) {
-        if let Some(value) = self.read(key, read) {
-            *target = value;
-        }
     }
 
     /// Whether a key is `true`.
@@ -151,6 +139,12 @@ impl<'a> Section<'a> {
 impl<'a> Field<'a> {
     pub(super) fn wrong(&self, problem: Problem) {
         self.source.error(&self.at, self.key.clone(), problem);
+    }
+
+    /// Reports a key that has no meaning here.
+    pub(super) fn meaningless(&self, of: &str) {
+        let of = of.to_owned();
+        self.wrong(Problem::Meaningless { of });
     }
 
     fn wrong_type(&self, expected: &'static str) {
@@ -193,14 +187,40 @@ impl<'a> Field<'a> {
         self.text().map(str::to_owned)
     }
 
+    /// A text, or a mistake if it is not right.
+    pub(super) fn string_if(
+        &self,
+        is_right: impl Fn(&str) -> bool,
+        problem: impl Fn(String) -> Problem,
+    ) -> Option<String> {
+        let value = self.string()?;
+        self.right(if is_right(&value) { Ok(value) } else { Err(problem(value)) })
+    }
+
+    /// A word that becomes part of a mail header or an argument of a command.
+    pub(super) fn mail_word(&self) -> Option<String> {
+        self.string_if(
+            |value| !value.starts_with('-') && value.chars().all(|c| c.is_ascii_graphic()),
+            |value| Problem::MailWord { value },
+        )
+    }
+
     /// An absolute path.
     pub(super) fn path(&self) -> Option<String> {
+        let problem = |value| Problem::RelativePath { value };
+        self.string_if(|value| value.starts_with('/'), problem)
+    }
+
+    /// An absolute path of a node, in which only `%n` has a meaning.
+    pub(super) fn node_path(&self) -> Option<String> {
         let value = self.string()?;
-        if value.starts_with('/') {
-            return Some(value);
+        if value.replace("%n", "").contains('%') {
+            self.wrong(Problem::Percent { value });
+            return None;
         }
-        self.wrong(Problem::RelativePath { value });
-        None
+        // `nvml` may be a bare library name, which the dynamic linker looks up.
+        let bare_name = self.key == "paths.nvml" && !value.contains('/');
+        if bare_name { Some(value) } else { self.path() }
     }
 
     /// One of these words.
@@ -326,9 +346,39 @@ impl<'a> Field<'a> {
         Some(found)
     }
 
+    /// A decimal number of at most six decimals.
+    pub(super) fn price(&self) -> Option<Millionths> {
+        let value = match self.value.get_ref() {
+            DeValue::Integer(number) => number.as_str(),
+            DeValue::Float(number) => number.as_str(),
+            other => other.type_str(),
+        };
+        let problem = || Problem::Price {
+            value: value.to_owned(),
+        };
+        self.right(Millionths::parse(value).ok_or_else(problem))
+    }
+
+    /// The texts of a list, with `*` and `?`.
+    pub(super) fn patterns(&self) -> Option<Vec<WildMatch>> {
+        let texts = self.texts()?;
+        Some(texts.iter().map(|text| WildMatch::new(text)).collect())
+    }
+
     /// A duration with its unit.
     pub(super) fn duration(&self) -> Option<Duration> {
         self.length(false)
+    }
+
+    /// As `duration`, in a range.
+    pub(super) fn duration_in(
+        &self,
+        range: RangeInclusive<Duration>,
+        problem: fn(String) -> Problem,
+    ) -> Option<Duration> {
+        let length = self.duration()?;
+        let problem = || problem(humantime::format_duration(length).to_string());
+        self.right(if range.contains(&length) { Ok(length) } else { Err(problem()) })
     }
 
     /// As `duration`, with `"off"` allowed: `Some(None)`.

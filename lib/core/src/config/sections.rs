@@ -8,9 +8,8 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use super::checks::{self, Places};
 use super::error::{ConfigErrors, Problem};
 use super::read::{Field, Section, Source};
-use super::tables::{Config, PartitionRules, Paths, VERSION};
-use super::{keys, options, reaper, report, stuck, web};
-use crate::count_name::CountName;
+use super::tables::{Config, PartitionRules, VERSION, Web};
+use super::{keys, options, reaper, report};
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
@@ -66,54 +65,45 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         at: 0..0,
         table: table.get_ref(),
     };
-    root.only(&[keys::TOP]);
+    keys::TOP.check(&root, &[]);
     if !version(&root) {
         // Another version may give the other keys another meaning, so they are not checked.
         return Err(by_line(source));
     }
-    let table = |key| root.read(key, Field::table);
-    let paths = table("paths").map_or_else(Paths::default, |section| paths(&section));
-    let count_name = count_name(&root);
+    let mut config = Config::empty();
+    keys::PATHS.read(&root, "paths", &mut config.paths);
+    keys::GRES.read(&root, "gres", &mut config.count_name);
     let geometries = geometries(&root);
     let mut places = Places::default();
     let pool_sections = root.children("pool");
-    let mut pools = Vec::new();
     let pool_count = pool_sections.len();
     for section in pool_sections {
         if let Some(pool) = pool(&section, &geometries) {
             places.pools.push(section);
-            pools.push(pool);
+            config.pools.push(pool);
         }
     }
     if pool_count == 0 && root.get("pool").is_none() {
         source.error(&(0..0), "pool", Problem::NoPool);
     }
-    let mut partitions = Vec::new();
     for section in root.children("partition") {
         if let Some(rules) = rules(&section) {
             places.partitions.push(section);
-            partitions.push(rules);
+            config.partitions.push(rules);
         }
     }
     // No slice depends on the tables from here on.
     let elsewhere = source.errors.take();
+    let table = |key| root.read(key, Field::table);
     let reaper = table("reaper").map(|section| reaper::read(&section));
-    let rates = table("report").map(|section| report::read(&section));
-    let web = table("web").and_then(|section| web::read(&section));
-    let stuck = root.read("stuck", stuck::when);
-    let hooks = table("hooks").map(|section| stuck::hooks(&section));
+    config.rates = table("report")
+        .map(|section| report::read(&section))
+        .unwrap_or_default();
+    config.web = table("web").and_then(|section| web(&section));
+    keys::TOP.fill(&root, &mut config);
+    keys::HOOKS.read(&root, "hooks", &mut config.hooks);
     let aside = source.errors.replace(elsewhere);
-    let config = Config {
-        paths,
-        count_name,
-        pools,
-        partitions,
-        reaper: reaper.filter(|_| aside.is_empty()).unwrap_or_default(),
-        rates: rates.unwrap_or_default(),
-        web,
-        stuck: stuck.unwrap_or_default(),
-        hooks: hooks.unwrap_or_default(),
-    };
+    config.reaper = reaper.filter(|_| aside.is_empty()).unwrap_or_default();
     // Contradictions between tables are only looked for if all pools could be read. Otherwise a mistake in a pool
     // would be reported again at its partitions.
     if config.pools.len() == pool_count {
@@ -147,7 +137,7 @@ fn syntax(error: &toml::de::Error, text: &str) -> Problem {
 }
 
 fn version(root: &Section<'_>) -> bool {
-    let Some(item) = root.need("version", "version = 1") else {
+    let Some(item) = root.get("version") else {
         return false;
     };
     let found = match item.value.get_ref() {
@@ -161,48 +151,11 @@ fn version(root: &Section<'_>) -> bool {
     ours
 }
 
-fn paths(section: &Section<'_>) -> Paths {
-    section.only(&[keys::PATHS]);
-    let path = |item: &Field<'_>| {
-        let value = item.string()?;
-        // `nvml` may be a bare library name, which the dynamic linker looks up.
-        let bare_name = item.key == "paths.nvml" && !value.contains('/');
-        item.right(if value.replace("%n", "").contains('%') {
-            Err(Problem::Percent { value })
-        } else if !value.starts_with('/') && !bare_name {
-            Err(Problem::RelativePath { value })
-        } else {
-            Ok(value)
-        })
-    };
-    let mut paths = Paths::default();
-    for (key, target) in [
-        ("run", &mut paths.run),
-        ("state", &mut paths.state),
-        ("devices", &mut paths.devices),
-        ("driver_root", &mut paths.driver_root),
-        ("nvml", &mut paths.nvml),
-        ("mps_control", &mut paths.mps_control),
-        ("nvidia_smi", &mut paths.nvidia_smi),
-    ] {
-        section.set(key, target, path);
-    }
-    paths.shared = section.read("shared", path);
-    paths
-}
-
-/// The name of `[gres]`.
-fn count_name(root: &Section<'_>) -> CountName {
-    let Some(section) = root.read("gres", Field::table) else {
-        return CountName::default();
-    };
-    section.only(&[keys::GRES]);
-    let name = section.read("name", |item| {
-        let name = item.string()?;
-        let found = name.parse();
-        item.right(found.map_err(|source| Problem::CountName { name, source }))
-    });
-    name.unwrap_or_default()
+fn web(section: &Section<'_>) -> Option<Web> {
+    let mut web = Web::default();
+    keys::WEB.check(section, &[]);
+    keys::WEB.fill(section, &mut web);
+    (!web.host.is_empty() && !web.folder.is_empty()).then_some(web)
 }
 
 fn geometries(root: &Section<'_>) -> Vec<(String, Option<Geometry>)> {
@@ -245,7 +198,7 @@ fn name_of(section: &Section<'_>, parent: &str) -> Option<String> {
 }
 
 fn pool(section: &Section<'_>, geometries: &[(String, Option<Geometry>)]) -> Option<Pool> {
-    section.only(&[keys::POOL]);
+    keys::POOL.check(section, &[]);
     let before = section.source.mistakes();
     let name = name_of(section, "pool");
     let mechanism = mechanism(section);
@@ -255,10 +208,8 @@ fn pool(section: &Section<'_>, geometries: &[(String, Option<Geometry>)]) -> Opt
     let menu = menu(section);
     // `equal_halves` belongs to layout `halves`, `equal` to `uniform`.
     let equal = section.is_on("equal_halves") || section.is_on("equal");
-    let partitions = section.need("partitions", "partitions = [\"gpu\"]");
-    let partitions = partitions.as_ref().and_then(Field::texts);
-    let nodes = section.need("nodes", "nodes = \"gn[01-16]\"");
-    let nodes = nodes.and_then(|item| {
+    let partitions = section.read("partitions", Field::texts);
+    let nodes = section.read("nodes", |item| {
         let list = Hostlist::parse(item.text()?);
         item.right(list.map_err(Problem::from))
     });
@@ -316,7 +267,7 @@ fn solved_or_why(section: &Section<'_>, solved: Result<Layout, LayoutError>) -> 
 }
 
 fn mechanism(section: &Section<'_>) -> Option<Mechanism> {
-    let item = section.need("mechanism", "mechanism = \"mig\"")?;
+    let item = section.get("mechanism")?;
     let parsed = item.text()?.parse::<Mechanism>();
     item.right(parsed.map_err(Problem::from))
 }
@@ -339,7 +290,7 @@ fn layouts_of(mechanism: Mechanism) -> &'static [LayoutKind] {
 
 fn layout_kind(section: &Section<'_>, mechanism: Option<Mechanism>) -> Option<LayoutKind> {
     let item = match mechanism {
-        Some(Mechanism::Mig) => section.need("layout", "layout = \"halves\"")?,
+        Some(Mechanism::Mig) => keys::POOL.need(section, "layout")?,
         // Shares have a single layout, so that the key is only needed for a pool of whole GPUs.
         Some(other) if section.get("layout").is_none() => {
             return layouts_of(other).first().copied();
@@ -368,7 +319,7 @@ fn gpu(
     mechanism: Option<Mechanism>,
     geometries: &[(String, Option<Geometry>)],
 ) -> Option<(Geometry, MemoryMib)> {
-    let item = section.need("gpu", "gpu = \"H100-80\"")?;
+    let item = section.get("gpu")?;
     let name = item.text()?;
     let mig = mechanism?.uses_mig();
     let own = match section.get("memory") {
@@ -410,7 +361,7 @@ fn gpu(
         // A table without profiles: the layout reports the error.
         None if mig => Some((geometry, MemoryMib(0))),
         None => {
-            section.need("memory", "memory = 46068");
+            keys::POOL.need(section, "memory");
             None
         }
     }
@@ -452,12 +403,11 @@ fn gpu_indexes(item: &Field<'_>) -> Option<Vec<GpuIndex>> {
 }
 
 fn rules(section: &Section<'_>) -> Option<PartitionRules> {
-    section.only(&[keys::PARTITION]);
-    Some(PartitionRules {
+    keys::PARTITION.check(section, &[]);
+    let mut rules = PartitionRules {
         name: name_of(section, "partition")?,
-        min: section.read("min", Field::fraction),
-        max: section.read("max", Field::fraction),
-        default: section.read("default", Field::fraction),
-        allow_raw: section.is_on("allow_raw"),
-    })
+        ..PartitionRules::default()
+    };
+    keys::PARTITION.fill(section, &mut rules);
+    Some(rules)
 }

@@ -70,7 +70,7 @@ impl Default for Hooks {
 }
 
 /// `[web]`: pages of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Web {
     /// Name of the host whose gpufrac-reaperd writes them, as Slurm or the host itself names it.
     pub host: String,
@@ -132,7 +132,7 @@ impl Paths {
 }
 
 /// `[partition.NAME]`: which sizes a partition gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionRules {
     pub name: String,
     /// The smallest size.
