@@ -41,7 +41,6 @@ pub enum Workload {
 /// The question of `gpufrac advise`: a GPU and its intended use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan<'a> {
-    /// The kind of work of most jobs.
     pub workload: Workload,
     /// The model, as gpufrac.toml(5) lists it, or another name.
     pub gpu: &'a str,
@@ -58,9 +57,7 @@ pub struct Plan<'a> {
 /// Where the pool of an advice lies: its nodes, GPUs and partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// The name of the pool.
     pub pool: &'a str,
-    /// The partitions that the pool serves.
     pub partitions: &'a [String],
     /// The nodes of the pool, as a hostlist of Slurm.
     pub nodes: &'a str,
@@ -71,7 +68,6 @@ pub struct Place<'a> {
 /// The answer of [`advise`]: a mechanism with its pool.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// The mechanism of the pool.
     pub mechanism: Mechanism,
     /// The reasons for the choice, one sentence each.
     pub reasons: Vec<&'static str>,
@@ -92,10 +88,7 @@ pub enum AdviseError {
         "GPU model `{name}` is unknown; give its memory with --memory MIB, or write one of {}",
         known().join(", ")
     )]
-    UnknownModel {
-        /// The name of the model, as the admin wrote it.
-        name: String,
-    },
+    UnknownModel { name: String },
     /// Part of the message above: the question is for a vGPU and has no memory.
     /// Cure: Give the memory that `nvidia-smi` prints in the guest.
     #[error(
@@ -130,9 +123,6 @@ struct Choice {
 }
 
 /// Chooses mechanism, layout and menu for a plan.
-///
-/// # Errors
-/// The GPU is a vGPU or of an unknown model, and the plan does not give its memory.
 pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
     let choice = choose(plan, kind(plan)?);
     let mut keys = format!("mechanism = \"{}\"\n", choice.mechanism);

@@ -60,19 +60,13 @@ pub enum EntryError {
     #[error(
         "entry {text:?} is of an unknown version; controller and nodes must run the same gpufrac"
     )]
-    Version {
-        /// The text as found.
-        text: String,
-    },
+    Version { text: String },
     /// The entry that job_submit wrote was damaged, or written by another build.
     /// Cure: Install the same packages on both; submit the job again.
     #[error(
         "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task, :idle=long and :burst=75"
     )]
-    Form {
-        /// The text as found.
-        text: String,
-    },
+    Form { text: String },
 }
 
 impl fmt::Display for Entry {

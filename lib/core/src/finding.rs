@@ -13,11 +13,9 @@ pub enum Severity {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
     pub severity: Severity,
     /// The file and line, or the source of the setting; None for a fact of the machine.
     pub place: Option<String>,
-    /// The fault and its effect.
     pub what: String,
     /// The cure, with the exact text to write.
     pub fix: String,

@@ -57,16 +57,12 @@ pub enum FractionError {
 }
 
 impl Fraction {
-    /// The whole GPU.
     pub const ONE: Fraction = Fraction {
         numerator: 1,
         denominator: 1,
     };
 
     /// The ratio `numerator/denominator`, reduced.
-    ///
-    /// # Errors
-    /// The ratio is zero or more than one, or the denominator is zero.
     pub fn new(numerator: u32, denominator: u32) -> Result<Fraction, FractionError> {
         if denominator == 0 {
             return Err(FractionError::NotANumber);
@@ -85,9 +81,6 @@ impl Fraction {
     }
 
     /// Reads a decimal, the form that users write: `0.25`, `.25`, `1`, `1.0`.
-    ///
-    /// # Errors
-    /// Any other text; see [`FractionError`].
     pub fn parse_decimal(text: &str) -> Result<Fraction, FractionError> {
         if text.is_empty() {
             return Err(FractionError::Empty);
@@ -135,9 +128,6 @@ impl Fraction {
 
     /// Reads the forms that an admin writes in the configuration: a decimal as in [`Fraction::parse_decimal`], or a
     /// ratio such as `1/8`.
-    ///
-    /// # Errors
-    /// Any other text; see [`FractionError`].
     pub fn parse(text: &str) -> Result<Fraction, FractionError> {
         let Some((numerator, denominator)) = text.split_once('/') else {
             return Fraction::parse_decimal(text);
@@ -151,12 +141,10 @@ impl Fraction {
         Fraction::new(number(numerator)?, number(denominator)?)
     }
 
-    /// The numerator of the reduced ratio.
     pub fn numerator(self) -> u32 {
         self.numerator
     }
 
-    /// The denominator of the reduced ratio.
     pub fn denominator(self) -> u32 {
         self.denominator
     }
@@ -265,7 +253,6 @@ impl From<Fraction> for String {
 pub struct Units(pub u32);
 
 impl Units {
-    /// A whole GPU.
     pub const WHOLE: Units = Units(100);
 
     /// As part of a GPU; of none, and of more than a GPU, the whole.
@@ -273,7 +260,6 @@ impl Units {
         Fraction::new(self.0, 100).unwrap_or(Fraction::ONE)
     }
 
-    /// The units of this number of whole GPUs.
     pub fn of_gpus(gpus: u32) -> Units {
         Units(gpus.saturating_mul(Units::WHOLE.0))
     }

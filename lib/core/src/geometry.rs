@@ -19,9 +19,7 @@ pub use evidence::Evidence;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placement {
-    /// First memory slice.
     pub start: u8,
-    /// Number of memory slices.
     pub size: u8,
 }
 
@@ -31,7 +29,6 @@ impl Placement {
         u32::from(self.start) + u32::from(self.size)
     }
 
-    /// Whether two placements share a memory slice.
     pub fn overlaps(self, other: Placement) -> bool {
         u32::from(self.start) < other.end() && u32::from(other.start) < self.end()
     }
@@ -47,9 +44,7 @@ pub struct Profile {
     pub slice_enum: u32,
     /// NVIDIA's name without `MIG`, e.g. `1g.10gb`.
     pub name: String,
-    /// Compute slices of an instance.
     pub compute_slices: u8,
-    /// Streaming multiprocessors of an instance.
     pub multiprocessors: u32,
     /// Memory of an instance in MiB; `memory` in the configuration.
     pub memory: MemoryMib,
@@ -85,14 +80,11 @@ pub struct Geometry {
     pub model: String,
     /// Memory slices of the GPU: the size of the largest placement.
     pub memory_slices: u8,
-    /// Compute slices of the GPU.
     pub compute_slices: u8,
-    /// All profiles.
     pub profiles: Vec<Profile>,
 }
 
 impl Geometry {
-    /// A model without MIG tables.
     pub fn unsliced(model: &str) -> Geometry {
         Geometry {
             model: model.to_owned(),
@@ -107,7 +99,6 @@ impl Geometry {
         self.profiles.iter().map(|profile| profile.memory).max()
     }
 
-    /// The profile with NVML's id `id`.
     pub fn profile(&self, id: u32) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.id == id)
     }

@@ -17,7 +17,6 @@ pub struct Hostlist {
     sorted: Vec<u32>,
 }
 
-/// The mistakes in a hostlist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
     /// A list of nodes has an empty name, as in `gn1,,gn2`.
@@ -31,11 +30,7 @@ pub enum HostlistError {
     /// The text in brackets is not a range of numbers.
     /// Cure: Write `gn[01-16]` or `gn[01,03]`.
     #[error("{range:?} is not a range such as 01-16, in {text:?}")]
-    Range {
-        /// The part in brackets.
-        range: String,
-        text: String,
-    },
+    Range { range: String, text: String },
     /// The character is not allowed in a node name.
     /// Cure: Write the name as in slurm.conf.
     #[error("{character:?} cannot be in a node name, in {text:?}")]
@@ -52,9 +47,6 @@ pub enum HostlistError {
 
 impl Hostlist {
     /// Reads and expands a list.
-    ///
-    /// # Errors
-    /// The text is not a hostlist; see [`HostlistError`].
     pub fn parse(text: &str) -> Result<Hostlist, HostlistError> {
         let list = Hostlist::of(all_names(split_outside_brackets(text)?, text)?);
         if let Some(name) = list.repeated() {
@@ -68,9 +60,6 @@ impl Hostlist {
 
     /// Reads a list as Slurm reads its own files (`_next_tok` of `src/common/hostlist.c`): items may be empty or
     /// repeated, and blanks separate them too.
-    ///
-    /// # Errors
-    /// The text is not a hostlist; see [`HostlistError`].
     pub fn as_slurm(text: &str) -> Result<Hostlist, HostlistError> {
         let items = split_outside_brackets(text)?.into_iter();
         let items = items.flat_map(str::split_whitespace).collect();
@@ -97,14 +86,12 @@ impl Hostlist {
         self.sorted.iter().map(name)
     }
 
-    /// Whether the node is in the list.
     pub fn contains(&self, name: &str) -> bool {
         let of = |position: &u32| self.names[*position as usize].as_str();
         let found = self.sorted.binary_search_by(|at| of(at).cmp(name));
         found.is_ok()
     }
 
-    /// All names.
     pub fn names(&self) -> &[String] {
         &self.names
     }

@@ -43,7 +43,6 @@ pub fn id_of_group(name: &str) -> Option<JobId> {
 pub struct Lease {
     /// The [`VERSION`] of the text.
     pub version: u32,
-    /// The state of the slice.
     pub state: LeaseState,
     /// Slurm's job id; each component of a heterogeneous job has its own.
     pub job_id: JobId,
@@ -54,19 +53,14 @@ pub struct Lease {
     pub restart_count: u32,
     /// Slurm's SLUID of this run of the job, from 26.05 on ([`is_sluid`]).
     pub sluid: Option<String>,
-    /// The job's user id.
     pub user_id: UserId,
-    /// The job's group id.
     pub group_id: GroupId,
-    /// The job's user name.
     pub user: String,
     /// The account of the job, if Slurm has accounting.
     pub account: Option<String>,
-    /// The partition of the job.
     pub partition: String,
     /// The node that wrote the lease.
     pub node: String,
-    /// The pool of the GPU.
     pub pool: String,
     /// The granted size, in units of its device.
     pub units: Units,
@@ -143,7 +137,6 @@ impl Lease {
         (self.job_id, self.number) == (other.job_id, other.number)
     }
 
-    /// The mechanism of the slice.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         self.slice.held.mechanism()

@@ -7,7 +7,6 @@ use crate::geometry::{Geometry, Profile};
 pub struct MigType<'a> {
     /// What stands before the profile: a model, as the site or Slurm's AutoDetect calls it.
     pub model: Option<&'a str>,
-    /// Compute slices of an instance.
     pub slices: u32,
     /// Memory of an instance in GB, as NVIDIA's name says it.
     pub memory_gb: u32,
@@ -120,7 +119,6 @@ fn part(geometry: &Geometry, profile: &Profile) -> GpuPart {
     }
 }
 
-/// Number of digits at the end of a text.
 fn digits_at_end(text: &str) -> usize {
     let digits = text.bytes().rev();
     digits.take_while(u8::is_ascii_digit).count()

@@ -1,5 +1,5 @@
 //! The policy of `[reaper]`: when a slice counts as stalled, what then happens to its job, and which rule holds for a
-//! job.
+//! job. `config/keys/reaper.rs` has what each key means.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +17,6 @@ mod tests;
 pub use exporter::ExporterUrl;
 pub use signal::Signal;
 
-/// Whether the reaper acts on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Slices are measured; no decision is made.
@@ -54,7 +53,6 @@ pub enum Stall {
 }
 
 impl Stall {
-    /// All kinds.
     pub const ALL: [Stall; 4] = [
         Stall::NeverUsed,
         Stall::Idle,
@@ -93,10 +91,8 @@ pub enum IdleWish {
 }
 
 impl IdleWish {
-    /// All values.
     pub const ALL: [IdleWish; 3] = [IdleWish::Default, IdleWish::Long, IdleWish::Off];
 
-    /// The value of the option.
     pub fn name(self) -> &'static str {
         match self {
             IdleWish::Default => "default",
@@ -133,19 +129,13 @@ impl FromStr for IdleWish {
 pub struct Reaper {
     /// Whether the file has `[reaper]`; without it, a daemon that does not run is no fault.
     pub is_written: bool,
-    /// The time from the beginning of one sample to that of the next.
     pub interval: Duration,
     /// The address at which Prometheus reads metrics; None if there is none.
     pub metrics: Option<SocketAddr>,
-    /// The text endpoint of dcgm-exporter on the node.
     pub dcgm_exporter: Option<ExporterUrl>,
-    /// How long records of decisions are kept.
     pub keep: Duration,
-    /// The most jobs that one node ends in an hour.
     pub reaps_per_hour: u32,
-    /// The circuit breaker.
     pub breaker: Breaker,
-    /// How mail is sent to users.
     pub mail: Mail,
     /// The policy of jobs that no rule matches.
     pub general: Policy,
@@ -156,28 +146,19 @@ pub struct Reaper {
 /// The circuit breaker: the share of slices that look idle above which the telemetry is probably faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
-    /// Percent of a node's leases above which no job of the node is reclaimed.
     pub node_share: u8,
-    /// Percent of the cluster's leases above which no job is reclaimed.
     pub cluster_share: u8,
-    /// The fewest stalled leases at which the breaker opens.
     pub least: u32,
 }
 
 /// How mail leaves the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mail {
-    /// A program that takes a whole message on stdin and its recipients as arguments, as sendmail does.
     pub sendmail: Option<String>,
-    /// A program with the interface of Slurm's MailProg: `PROGRAM -s SUBJECT RECIPIENT`, the text on stdin.
     pub program: Option<String>,
-    /// The sender; None for the program's own default.
     pub from: Option<String>,
-    /// The domain that is appended to user names, without `@`.
     pub domain: Option<String>,
-    /// Addresses that get a message when the breaker opens.
     pub admins: Vec<String>,
-    /// A sentence in the warning that says where users can ask for an exemption.
     pub contact: Option<String>,
 }
 
@@ -194,13 +175,10 @@ pub struct Rule {
 pub struct Conditions {
     pub pools: Vec<WildMatch>,
     pub partitions: Vec<WildMatch>,
-    /// Qualities of service.
     pub qos: Vec<WildMatch>,
     pub accounts: Vec<WildMatch>,
-    /// User names.
     pub users: Vec<WildMatch>,
     pub reservations: Vec<WildMatch>,
-    /// Names of jobs.
     pub names: Vec<WildMatch>,
     /// Whether the job has no batch script (salloc, srun); None matches both.
     pub interactive: Option<bool>,
@@ -211,31 +189,21 @@ pub struct Conditions {
 pub struct Policy {
     /// The name of the rule; empty for the general policy.
     pub name: String,
-    /// Whether the reaper acts on jobs.
     pub mode: Mode,
-    /// The time after a job's start that never counts as idle.
     pub grace: Duration,
-    /// The window for a slice that was never used; None if it never ends.
+    // None for a window that never ends.
     pub never_used: Option<Duration>,
-    /// The window for a slice that was used before; None if it never ends.
     pub idle: Option<Duration>,
-    /// The window for memory that is held after the last process; None if it never ends.
     pub finished: Option<Duration>,
-    /// The window for a job that uses more than its share; None if it never ends.
     pub over_share: Option<Duration>,
-    /// Percent of activity up to which a sample counts as idle.
     pub busy_above: f64,
-    /// Percent of one CPU core up to which a job counts as idle, if only its processes can be seen.
     pub cpu_busy_above: f64,
     /// The times of the warnings before the end of the window; never empty, the longest first.
     pub warn: Vec<Duration>,
     /// The signal to the batch script, and the time that the job then has until its end.
     pub signal: Option<(Signal, Duration)>,
-    /// The action at the end of the window.
     pub action: Action,
-    /// The factor of `--gpufrac-idle=long`.
     pub long_factor: u32,
-    /// The values of `--gpufrac-idle` that users may use.
     pub idle_option: Vec<IdleWish>,
 }
 
@@ -287,16 +255,12 @@ impl Default for Reaper {
 /// The known properties of a job. None: not known (yet). An empty text: the job has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'a> {
-    /// The pool of the slice.
     pub pool: Option<&'a str>,
     pub partition: Option<&'a str>,
-    /// The quality of service.
     pub qos: Option<&'a str>,
     pub account: Option<&'a str>,
-    /// The user's name.
     pub user: Option<&'a str>,
     pub reservation: Option<&'a str>,
-    /// The name of the job.
     pub name: Option<&'a str>,
     /// Whether the job has no batch script.
     pub interactive: Option<bool>,

@@ -13,48 +13,33 @@ use crate::mechanism::Mechanism;
 /// GPUs that are shared by one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// The name in the file.
     pub name: String,
     pub mechanism: Mechanism,
     /// The MIG tables of the GPU model; a node compares them with its GPUs before it makes slices.
     pub geometry: Geometry,
     /// The proven layout, with the menu.
     pub layout: Layout,
-    /// The partitions that the pool serves.
     pub partitions: Vec<String>,
-    /// The nodes on which the pool has GPUs.
     pub nodes: Hostlist,
     /// NVML's indexes of the GPUs, in the order of the file; None for every GPU of the node.
     pub gpus: Option<Vec<GpuIndex>>,
     /// Memory of one GPU, from the model or the key `memory`; a node compares it with its GPUs.
     pub gpu_memory: MemoryMib,
-    /// Keys that only some mechanisms have.
     pub options: PoolOptions,
 }
 
-/// Keys of a pool that only some mechanisms have.
+/// Keys of a pool that only some mechanisms have; `config/keys/pool.rs` has what each means.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// `tenancy`, for mps; mig+mps is always shared.
     pub tenancy: Tenancy,
-    /// `sm_chunks`, for mps and mig+mps: the number of chunks of multiprocessors of the device, as the control
-    /// daemon's `lspart` shows them. With it, jobs get static partitions instead of percentages (drivers of CUDA 13.1
-    /// and later).
     pub sm_chunks: Option<u32>,
-    /// `memory_limits`, for mps, timeslice and hami: whether the driver limits the memory of the job's control group
-    /// (drivers r615 and later, cgroup v2).
     pub memory_limits: bool,
-    /// `timeslice`, for timeslice: the length of time slices; None leaves the driver's setting unchanged.
     pub timeslice: Option<TimesliceLength>,
-    /// `framework_hints`, for all but mig.
     pub framework_hints: bool,
-    /// `whole`, for mig: what a whole GPU is.
     pub whole: WholeGpu,
-    /// `reuse`, for mig: how long an instance is kept after its job for the next job of the same user.
     pub reuse: Option<Duration>,
     /// `burst_max` and `burst_default`, for mps with tenancy `shared`, mig+mps and hami; None lends no idle compute.
     pub burst: Option<Burst>,
-    /// `library`, for hami: the path of HAMi-core's `libvgpu.so`.
     pub library: Option<String>,
 }
 
@@ -111,7 +96,6 @@ impl fmt::Display for Pool {
 }
 
 impl Pool {
-    /// Whether jobs of a partition may use its GPUs.
     pub fn serves(&self, partition: &str) -> bool {
         self.partitions.iter().any(|name| name == partition)
     }
@@ -179,11 +163,8 @@ impl Pool {
 pub struct Device<'a> {
     /// Slurm's index: the number in the placeholder's name and its minor number.
     pub index: DeviceIndex,
-    /// The pool of the GPU.
     pub pool: &'a Pool,
-    /// NVML's index of the GPU.
     pub gpu_index: GpuIndex,
-    /// The part of the GPU that the device is.
     pub side: Side,
     /// Slurm's `Type`: [`Pool::type_name`].
     pub type_name: &'static str,

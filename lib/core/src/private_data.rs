@@ -16,11 +16,8 @@ use serde::{Deserialize, Serialize};
 /// The values of `PrivateData` that matter to gpufrac.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrivateData {
-    /// Jobs of other users are hidden.
     pub jobs: bool,
-    /// Usage of other users is hidden.
     pub usage: bool,
-    /// Nodes are hidden.
     pub nodes: bool,
 }
 

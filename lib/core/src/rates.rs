@@ -25,18 +25,14 @@ impl Millionths {
 /// Prices of an hour of a GPU; of a fraction the part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
-    /// For an hour that a job held.
     pub gpu_hour: Millionths,
-    /// In addition, for an hour that the job held and did not use.
     pub idle_hour: Millionths,
 }
 
 /// All prices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Name of the currency, behind amounts.
     pub currency: String,
-    /// Prices where the pool has none of its own.
     pub general: Rate,
     /// Prices of pools, by name.
     pub pools: Vec<(String, Rate)>,
@@ -56,7 +52,6 @@ impl Rates {
         rates.any(|rate| *rate != Rate::default())
     }
 
-    /// The prices of a pool.
     #[must_use]
     pub fn of_pool(&self, name: &str) -> Rate {
         let mut pools = self.pools.iter();

@@ -60,9 +60,6 @@ pub fn spelled_out(list: &str) -> String {
 }
 
 /// Splits a tres string. The items joined by commas are the string again.
-///
-/// # Errors
-/// An item is meant for gpufrac and cannot be read.
 pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
     list.split(',').map(item).collect()
 }

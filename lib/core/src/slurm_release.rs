@@ -6,7 +6,6 @@ use std::str::FromStr;
 /// A series, all releases of a year and month (`24.11`). The functions of Slurm change with the series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlurmSeries {
-    /// The year without its century.
     pub major: u8,
     pub minor: u8,
 }
@@ -15,7 +14,6 @@ pub struct SlurmSeries {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlurmRelease {
     pub series: SlurmSeries,
-    /// The number of the maintenance release.
     pub micro: u8,
 }
 
@@ -32,7 +30,6 @@ impl SlurmSeries {
         SlurmSeries { major, minor }
     }
 
-    /// A release of the series.
     #[must_use]
     pub const fn release(self, micro: u8) -> SlurmRelease {
         SlurmRelease {

@@ -12,7 +12,6 @@ use crate::mechanism::{Mechanism, UnknownMechanism};
 /// One mistake with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
-    /// The path of the file.
     pub path: String,
     /// The line, counted from 1.
     pub line: usize,
@@ -59,22 +58,15 @@ pub enum Problem {
     /// The key is misspelled, or stands in the wrong table.
     /// Cure: Write one of the keys that the message lists.
     #[error("unknown key; known here: {known}")]
-    UnknownKey {
-        /// The keys that this table can have.
-        known: String,
-    },
+    UnknownKey { known: String },
     /// The table needs this key.
     /// Cure: Add the line that the message shows.
     #[error("missing; write {example}")]
-    Missing {
-        /// A line to write, as an example.
-        example: String,
-    },
+    Missing { example: String },
     /// The value has the wrong type, for example text in place of a list.
     /// Cure: Write the type that the message names.
     #[error("must be {expected}, not {found}")]
     WrongType {
-        /// The expected type, in words.
         expected: &'static str,
         /// TOML's name of the type in the file.
         found: &'static str,
@@ -82,10 +74,7 @@ pub enum Problem {
     /// The file is for another gpufrac.
     /// Cure: Write `version = 1`, or install the gpufrac that reads this version.
     #[error("version {found} is unknown; this gpufrac reads version {VERSION}")]
-    Version {
-        /// The version as written.
-        found: String,
-    },
+    Version { found: String },
     /// The list or text has nothing in it.
     /// Cure: Write at least one value, or remove the key.
     #[error("must not be empty")]
@@ -112,37 +101,22 @@ pub enum Problem {
     /// A price or a factor of `[report]` is not a decimal number.
     /// Cure: Write digits with a point.
     #[error("{value} is not a price; write a number with at most six decimals, such as 1.25")]
-    Price {
-        /// The value as it stands in the file.
-        value: String,
-    },
+    Price { value: String },
     /// The value is not a fraction.
     /// Cure: Write `0.25` or `"1/4"`.
     #[error("{text}: {source}; write 0.25 or \"1/4\"")]
-    Fraction {
-        /// The value as written.
-        text: String,
-        source: FractionError,
-    },
+    Fraction { text: String, source: FractionError },
     /// No mechanism has this name.
     #[error(transparent)]
     Mechanism(#[from] UnknownMechanism),
     /// The key belongs to another mechanism or layout.
     /// Cure: Remove the key.
     #[error("this key has no meaning for {of}; leave it out")]
-    Meaningless {
-        /// The mechanism or the layout.
-        of: String,
-    },
+    Meaningless { of: String },
     /// The value is not one of the allowed words.
     /// Cure: Write one of the words that the message lists.
     #[error("unknown word {word:?}; known are {known}")]
-    UnknownWord {
-        /// The word as written.
-        word: String,
-        /// All allowed words.
-        known: String,
-    },
+    UnknownWord { word: String, known: String },
     /// A path for LD_PRELOAD cannot have blanks or colons.
     /// Cure: Move the library to a path without them.
     #[error("{value:?} cannot be preloaded: write an absolute path without blanks and colons")]
@@ -150,49 +124,30 @@ pub enum Problem {
     /// The number is outside of the range.
     /// Cure: Write a number from 1 to 255.
     #[error("{value} is not a number from 1 to 255")]
-    Count {
-        /// The value as written.
-        value: String,
-    },
+    Count { value: String },
     /// The memory of a GPU is not a plausible number of MiB.
     /// Cure: Write what `nvidia-smi` prints for the GPU.
     #[error("{value} is not a GPU's memory in MiB, such as 46068")]
-    Memory {
-        /// The value as written.
-        value: String,
-    },
+    Memory { value: String },
     // Slurm could give a job a GPU of another pool, because both pools have the same Type.
     /// Slurm chooses devices by Type and node. It could take a device of the other pool.
     /// Cure: Let the pool serve the partition, or give the pool nodes of its own.
     #[error(
         "Slurm could allocate GPUs of pool {other} to jobs of partition {partition}: the pool is on the same nodes, but does not serve the partition; let the pool serve it too, or give the pool other nodes"
     )]
-    SameType {
-        /// The name of the other pool.
-        other: String,
-        /// The name of the partition.
-        partition: String,
-    },
+    SameType { other: String, partition: String },
     /// The mechanism does not have this layout.
     /// Cure: Write one of the layouts of the message; [mechanisms](../mechanisms.md).
     #[error("unknown layout {word:?}; mechanism {mechanism} has {known}")]
     UnknownLayout {
-        /// The word as written.
         word: String,
-        /// The pool's mechanism.
         mechanism: Mechanism,
-        /// The layouts of this mechanism.
         known: String,
     },
     /// The GPU model has no MIG.
     /// Cure: Choose another mechanism, or correct `gpu`.
     #[error("{name} has no MIG; use mechanism mps, timeslice or hami, or one of {known}")]
-    NoMig {
-        /// The name of the model.
-        name: String,
-        /// The models that have MIG.
-        known: String,
-    },
+    NoMig { name: String, known: String },
     /// The GPU model is unknown.
     /// Cure: Write a known model, or describe it in a `[geometry.NAME]` table.
     #[error("unknown GPU {name:?}; known are {known}, or {}", if *memory_is_enough {
@@ -201,9 +156,7 @@ pub enum Problem {
         format!("describe it in [geometry.{name}]")
     })]
     UnknownGpu {
-        /// The name of the model.
         name: String,
-        /// The names of built-in models and of tables in the file.
         known: String,
         /// Whether the mechanism needs only the GPU's memory, so that `memory` is enough.
         memory_is_enough: bool,
@@ -225,10 +178,7 @@ pub enum Problem {
     /// A GPU is not given by NVML's index.
     /// Cure: Write the index that `nvidia-smi -L` prints.
     #[error("{value} is not an index of a GPU; write NVML's, from 0 to 255")]
-    GpuIndex {
-        /// The value as written.
-        value: String,
-    },
+    GpuIndex { value: String },
     /// The file has no pool, so gpufrac serves nothing.
     /// Cure: Add a `[pool.NAME]` table.
     #[error("no pool: write at least one [pool.NAME]")]
@@ -237,7 +187,6 @@ pub enum Problem {
     /// Cure: Give each pool its own `gpus`.
     #[error("pool {other} has {gpus} of node {node} already; give each pool its own `gpus`")]
     Overlap {
-        /// The name of the other pool.
         other: String,
         /// The GPU, or `all GPUs`.
         gpus: String,
@@ -247,43 +196,25 @@ pub enum Problem {
     /// A `[partition]` table names a partition without a pool.
     /// Cure: Correct the name, or add it to `partitions` of a pool.
     #[error("no pool serves partition {name:?}; served are {served}")]
-    UnservedPartition {
-        /// The name of the partition.
-        name: String,
-        /// The partitions that pools serve.
-        served: String,
-    },
+    UnservedPartition { name: String, served: String },
     /// The limits of the partition contradict each other.
     /// Cure: Exchange `min` and `max`.
     #[error("min {min} is more than max {max}")]
-    MinOverMax {
-        /// The value of `min`.
-        min: Fraction,
-        /// The value of `max`.
-        max: Fraction,
-    },
+    MinOverMax { min: Fraction, max: Fraction },
     /// The limits leave no size.
     /// Cure: Change `min`, `max` or the menu.
     #[error("no size of the partition's pools is between min and max; the sizes are {sizes}")]
-    NothingAllowed {
-        /// The sizes of the menu.
-        sizes: String,
-    },
+    NothingAllowed { sizes: String },
     /// The size of the rule is not in the partition's pools.
     /// Cure: Write one of the sizes of the message.
     #[error("{fraction} cannot be given here: {reason}")]
-    Default {
-        /// The value of `default`.
-        fraction: Fraction,
-        reason: String,
-    },
+    Default { fraction: Fraction, reason: String },
     /// A time has no unit.
     /// Cure: Write `"10s"`, `"20m"`, `"4h"` or `"14d"`.
     #[error(
         "{value:?} is not a duration; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
     )]
     Duration {
-        /// The value as written.
         value: String,
         /// Whether `off` is allowed, too.
         or_off: bool,
@@ -293,10 +224,7 @@ pub enum Problem {
     #[error(
         "an instance cannot be kept for {value}; write a time from \"1s\" to \"1h\", or leave the key out"
     )]
-    Reuse {
-        /// The value as written.
-        value: String,
-    },
+    Reuse { value: String },
     /// `burst_default` is the ceiling of jobs that ask for none.
     /// Cure: Write `burst_max` too.
     #[error("this key needs burst_max, the most that a job may ask for; write it beside")]
@@ -306,83 +234,54 @@ pub enum Problem {
     #[error("{value} cannot be the ceiling of {of}; write {write}")]
     BurstMax {
         value: String,
-        /// The possible values.
         write: &'static str,
         of: &'static str,
     },
     /// The default is more than a job may ask for.
     /// Cure: Lower `burst_default`, or raise `burst_max`.
     #[error("{default} does not go with burst_max {max}; write {max}, or leave the key out")]
-    BurstDefault {
-        default: String,
-        /// The most.
-        max: String,
-    },
+    BurstDefault { default: String, max: String },
     /// The value is outside of 0 to 100.
     /// Cure: Write a whole number from 0 to 100.
     #[error("{value} is not a percentage; write a number from 0 to 100")]
-    Percentage {
-        /// The value as written.
-        value: String,
-    },
+    Percentage { value: String },
     /// Percentages are whole numbers.
     /// Cure: Round the number.
     #[error("{value} has decimals; write a whole number from 0 to 100")]
-    WholePercentage {
-        /// The value as written.
-        value: String,
-    },
+    WholePercentage { value: String },
     /// Samples would be too rare or too frequent.
     /// Cure: Write a time from 200ms to 1m.
     #[error("{value} cannot be the time between samples; write 200ms to 1m")]
-    Interval {
-        /// The value as written.
-        value: String,
-    },
+    Interval { value: String },
     /// An address needs a host and a port.
     /// Cure: Write `"127.0.0.1:9835"`, or `"off"`.
     #[error(
         "{value:?} is not an address; write one with its port, such as \"127.0.0.1:9835\", or \"off\""
     )]
-    Address {
-        /// The value as written.
-        value: String,
-    },
+    Address { value: String },
     /// The exporter must be on the node itself.
     /// Cure: Write `"http://127.0.0.1:9400/metrics"` with the port of your exporter.
     #[error("{value:?} is not the address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
-    Url {
-        /// The value as written.
-        value: String,
-    },
+    Url { value: String },
     /// The address contains blanks or begins with `-`.
     /// Cure: Write a plain mail address.
     #[error(
         "{value:?} cannot be in an address; write it without blanks, and not with - at its start"
     )]
-    MailWord {
-        /// The value as written.
-        value: String,
-    },
+    MailWord { value: String },
     // The rule has no conditions, so it would hold for every job.
     /// A `[reaper.rule]` table names no job.
     /// Cure: Add one of the conditions, or move its settings to `[reaper]`.
     #[error("a rule needs a condition: one of {known}; settings for all jobs belong in [reaper]")]
-    ForEverybody {
-        /// The conditions that a rule can have.
-        known: String,
-    },
+    ForEverybody { known: String },
     /// A window holds too few samples for a decision.
     /// Cure: Make the window longer.
     #[error(
         "{key} is {window}, and samples are {interval} apart: too few to judge by; make it longer"
     )]
     ShortWindow {
-        /// The key of the window.
         key: &'static str,
-        /// The length of the window.
         window: String,
-        /// The time between samples.
         interval: String,
     },
     /// The first warning would come before the window begins.
@@ -391,11 +290,8 @@ pub enum Problem {
         "{key} is {window}, and the first warning is {warning} before its end; make the warning shorter or the window longer"
     )]
     LateWarning {
-        /// The key of the window.
         key: &'static str,
-        /// The length of the window.
         window: String,
-        /// The time of the first warning before the end of the window.
         warning: String,
     },
     /// A request in this partition could go to either pool, and no size exists in both.
@@ -403,10 +299,5 @@ pub enum Problem {
     #[error(
         "pools {pools} of partition {partition} have no size in common, so users could not request a fraction there; give them menus with a common size, or separate partitions"
     )]
-    NothingInCommon {
-        /// The names of the pools.
-        pools: String,
-        /// The name of the partition.
-        partition: String,
-    },
+    NothingInCommon { pools: String, partition: String },
 }

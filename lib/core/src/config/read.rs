@@ -110,7 +110,6 @@ impl<'a> Section<'a> {
         read(&self.get(key)?)
     }
 
-    /// Whether a key is `true`.
     pub(super) fn is_on(&self, key: &str) -> bool {
         self.read(key, Field::yes_or_no).unwrap_or(false)
     }
@@ -205,7 +204,6 @@ impl<'a> Field<'a> {
         )
     }
 
-    /// An absolute path.
     pub(super) fn path(&self) -> Option<String> {
         let problem = |value| Problem::RelativePath { value };
         self.string_if(|value| value.starts_with('/'), problem)
@@ -223,7 +221,6 @@ impl<'a> Field<'a> {
         if bare_name { Some(value) } else { self.path() }
     }
 
-    /// One of these words.
     pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         let word = self.text()?;
         let found = words.iter().find(|(known, _)| *known == word);
@@ -261,7 +258,6 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A whole number of MiB.
     pub(super) fn memory(&self) -> Option<MemoryMib> {
         let value = self.integer();
         self.right(match value.parse::<u32>() {
@@ -297,7 +293,6 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A fraction, as a number or as a text (`"1/8"`).
     pub(super) fn fraction(&self) -> Option<Fraction> {
         let text = match self.value.get_ref() {
             DeValue::String(text) => text.as_ref(),
@@ -365,7 +360,6 @@ impl<'a> Field<'a> {
         Some(texts.iter().map(|text| WildMatch::new(text)).collect())
     }
 
-    /// A duration with its unit.
     pub(super) fn duration(&self) -> Option<Duration> {
         self.length(false)
     }

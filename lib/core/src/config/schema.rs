@@ -123,27 +123,23 @@ pub(super) use {kind, rows};
 impl<T> Key<T> {
     /// The key as gpufrac.toml(5) shows it.
     fn row(&self) -> Row {
-        let quoted = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
-            words.join(" | ")
+        let values = match self.kind {
+            Kind::Words(words) => {
+                let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+                words.join(" | ")
+            }
+            _ => self.value.to_owned(),
         };
-        let text = |end: &Duration| humantime::format_duration(*end).to_string();
-        let (values, range) = match &self.kind {
-            Kind::Words(words) => (quoted(words), String::new()),
+        let range = match &self.kind {
+            Kind::Named("count") => "1 to 255".to_owned(),
+            Kind::Named("percent") => "0 to 100".to_owned(),
+            Kind::Named("whole_percent") => "a whole number from 0 to 100".to_owned(),
             Kind::Times(range) => {
-                let range = format!("{} to {}", text(range.start()), text(range.end()));
-                (self.value.to_owned(), range)
+                let [from, to] = [range.start(), range.end()];
+                let text = |end: &Duration| humantime::format_duration(*end);
+                format!("{} to {}", text(from), text(to))
             }
-            Kind::Named(name) => {
-                let range = match *name {
-                    "count" => "1 to 255",
-                    "percent" => "0 to 100",
-                    "whole_percent" => "a whole number from 0 to 100",
-                    _ => "",
-                };
-                (self.value.to_owned(), range.to_owned())
-            }
-            Kind::Own => (self.value.to_owned(), String::new()),
+            _ => String::new(),
         };
         let default = match self.shown {
             Shown::Required => "required".to_owned(),

@@ -1,4 +1,4 @@
-//! The values of the file's tables.
+//! The values of the file's tables; `keys` has what each key means.
 
 use std::time::Duration;
 
@@ -16,9 +16,8 @@ use crate::rates::Rates;
 pub const VERSION: u32 = 1;
 
 /// The content of gpufrac.toml.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// `[paths]`.
     pub paths: Paths,
     /// The name under which Slurm counts fractions.
     pub count_name: CountName,
@@ -26,15 +25,11 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// The rules of partitions, in the order of the file.
     pub partitions: Vec<PartitionRules>,
-    /// `[reaper]`.
     pub reaper: Reaper,
-    /// Prices of allocations.
     pub rates: Rates,
     /// `[web]`; None where no pages are written.
     pub web: Option<Web>,
-    /// What follows when places cannot be freed.
     pub stuck: WhenStuck,
-    /// `[hooks]`.
     pub hooks: Hooks,
 }
 
@@ -51,11 +46,9 @@ pub enum WhenStuck {
 /// `[hooks]`: programs of the site, which run as root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hooks {
-    /// Runs before MIG instances are destroyed.
     pub before_destroy: Option<String>,
     /// Runs when a place is stuck, before the node is drained for it.
     pub stuck: Option<String>,
-    /// After this time a hook is killed.
     pub time_limit: Duration,
 }
 
@@ -72,7 +65,6 @@ impl Default for Hooks {
 /// `[web]`: pages of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Web {
-    /// Name of the host whose gpufrac-reaperd writes them, as Slurm or the host itself names it.
     pub host: String,
     pub folder: String,
 }
@@ -80,22 +72,13 @@ pub struct Web {
 /// Folders, programs and libraries on a node. `%n` stands for the name of the node, as in Slurm's own files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// The folder of leases and locks, on a file system that does not survive a reboot.
     pub run: String,
-    /// The folder of usage records.
     pub state: String,
-    /// The folder of the placeholders, which are device nodes that Slurm takes for GPUs.
     pub devices: String,
-    /// The prefix of `dev/nvidia*`, `dev/nvidia-caps`, `proc/devices` and `proc/driver/nvidia*`.
     pub driver_root: String,
-    /// The library of NVML: a path, or a name for the dynamic linker.
     pub nvml: String,
-    /// The path of nvidia-cuda-mps-control.
     pub mps_control: String,
-    /// The path of nvidia-smi. NVML cannot set the length of time slices.
     pub nvidia_smi: String,
-    /// A folder on a file system that all nodes share, writable by root alone. The reapers of several nodes exchange
-    /// the state of a job there.
     pub shared: Option<String>,
 }
 
@@ -135,18 +118,13 @@ impl Paths {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionRules {
     pub name: String,
-    /// The smallest size.
     pub min: Option<Fraction>,
-    /// The largest size.
     pub max: Option<Fraction>,
-    /// The size for a job that asks for no GPU.
     pub default: Option<Fraction>,
-    /// Whether users may ask for `gres/shard` and `gres/gpu` themselves.
     pub allow_raw: bool,
 }
 
 impl PartitionRules {
-    /// Whether the rules allow a size.
     #[must_use]
     pub fn allow(&self, size: &MenuEntry) -> bool {
         // `covers`, as for requests: a user sees 1/7 as 0.143.
@@ -157,19 +135,8 @@ impl PartitionRules {
 }
 
 impl Config {
-    /// A configuration without pools and with the default paths.
     pub fn empty() -> Config {
-        Config {
-            paths: Paths::default(),
-            count_name: CountName::default(),
-            pools: Vec::new(),
-            partitions: Vec::new(),
-            reaper: Reaper::default(),
-            rates: Rates::default(),
-            web: None,
-            stuck: WhenStuck::default(),
-            hooks: Hooks::default(),
-        }
+        Config::default()
     }
 
     /// The checksum of the pools, to compare them with those of another host.
@@ -209,7 +176,6 @@ impl Config {
             .collect()
     }
 
-    /// The rules of a partition, if the file has any.
     pub fn rules(&self, partition: &str) -> Option<&PartitionRules> {
         self.partitions.iter().find(|rules| rules.name == partition)
     }

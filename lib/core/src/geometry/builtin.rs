@@ -51,7 +51,6 @@ impl Geometry {
         geometry(name)
     }
 
-    /// The names that [`Geometry::builtin`] knows.
     pub fn builtin_names() -> &'static [&'static str] {
         NAMES
     }
@@ -68,7 +67,6 @@ impl Geometry {
         Some((Geometry::unsliced(model), MemoryMib(*memory)))
     }
 
-    /// The names that [`Geometry::without_mig`] knows.
     pub fn names_without_mig() -> impl Iterator<Item = &'static str> {
         WITHOUT_MIG.iter().map(|(name, _)| *name)
     }

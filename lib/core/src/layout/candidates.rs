@@ -15,7 +15,7 @@
 use super::error::LayoutError;
 use super::parts::{Candidate, LayoutKind, MenuEntry, Shape, Side};
 use crate::fraction::{Fraction, MemoryMib, Units};
-use crate::geometry::{Geometry, Profile};
+use crate::geometry::{Geometry, Placement, Profile};
 
 /// The input of the solver.
 pub(super) struct Plan {
@@ -305,44 +305,34 @@ fn preference(geometry: &Geometry, shape: &Shape, needed: u32, most_compute: u8)
     };
     let smallest = smallest_profile(geometry).map(Profile::memory_slices);
     let upwards = shape.side != Side::Right && smallest == Some(size);
-    let mut found: Vec<(&Profile, Candidate)> = fitting
+    let mut found: Vec<(&Profile, Placement)> = fitting
         .into_iter()
         .filter(|profile| profile.memory_slices() == size)
         .flat_map(|profile| profile.placements.iter().map(move |p| (profile, *p)))
         .filter(|(_, placement)| shape.holds(*placement))
-        .map(|(profile, placement)| {
-            let profile_id = profile.id;
-            (
-                profile,
-                Candidate {
-                    profile_id,
-                    placement,
-                },
-            )
-        })
         .collect();
-    found.sort_by_key(|(profile, candidate)| {
-        let start = candidate.placement.start;
+    found.sort_by_key(|(profile, Placement { start, .. })| {
         (
             u8::MAX - profile.compute_slices,
-            if upwards { start } else { u8::MAX - start },
+            if upwards { *start } else { u8::MAX - start },
             profile.id,
         )
     });
-    let mut preference: Vec<Candidate> =
-        found.into_iter().map(|(_, candidate)| candidate).collect();
     if size == shape.end - shape.first {
         let mut taken = Vec::new();
-        preference.retain(|candidate| {
-            let first = !taken.contains(&candidate.placement);
-            taken.push(candidate.placement);
+        found.retain(|(_, placement)| {
+            let first = !taken.contains(placement);
+            taken.push(*placement);
             first
         });
     }
-    preference
+    let candidate = |(profile, placement): (&Profile, Placement)| Candidate {
+        profile_id: profile.id,
+        placement,
+    };
+    found.into_iter().map(candidate).collect()
 }
 
-/// The menu as users see it.
 pub(super) fn menu_entries(geometry: &Geometry, plan: &Plan, shapes: &[Shape]) -> Vec<MenuEntry> {
     let entry = |(position, (fraction, units)): (usize, &(Fraction, Units))| {
         let profiles: Vec<&Profile> = shapes

@@ -12,22 +12,15 @@ pub enum LayoutError {
     /// The `[geometry]` table contradicts itself.
     /// Cure: Correct it by what `nvidia-smi mig -lgip` and `-lgipp` print.
     #[error("geometry {model}: {what}")]
-    Geometry {
-        /// The GPU model.
-        model: String,
-        what: String,
-    },
+    Geometry { model: String, what: String },
     /// The GPU has an odd number of slices.
     /// Cure: Use layout `"slices"` or `"whole"`.
     #[error(
         "{model} has {memory_slices} memory and {compute_slices} compute slices and cannot be cut in halves; use layout \"slices\" or \"whole\""
     )]
     NoHalves {
-        /// The GPU model.
         model: String,
-        /// Memory slices of the model.
         memory_slices: u8,
-        /// Compute slices of the model.
         compute_slices: u8,
     },
     /// `whole = "bare"` with a model older than Hopper.
@@ -35,18 +28,13 @@ pub enum LayoutError {
     #[error(
         "{model} changes its MIG mode only by a reset of the GPU, so that whole GPUs without MIG do not come and go by demand; write whole = \"mig\" or leave the key out"
     )]
-    NeedsReset {
-        /// The GPU model.
-        model: String,
-    },
+    NeedsReset { model: String },
     /// A size of the menu is larger than a device of this layout.
     /// Cure: Remove the size, or choose another layout.
     #[error("{} is more than one device of layout \"{kind}\" holds; at most {}", fraction.ratio(), limit.ratio())]
     TooLarge {
-        /// The menu entry.
         fraction: Fraction,
         kind: LayoutKind,
-        /// The largest possible size.
         limit: Fraction,
     },
     /// An MPS share is so small that its GPU would have more jobs than the control daemon takes clients.
@@ -55,19 +43,12 @@ pub enum LayoutError {
         "{} is less than {least} %, the least for which a control daemon has room for all jobs of its GPU",
         fraction.ratio()
     )]
-    TooSmall {
-        /// The menu entry.
-        fraction: Fraction,
-        /// The smallest possible size in units.
-        least: Units,
-    },
+    TooSmall { fraction: Fraction, least: Units },
     /// Two sizes are rounded to the same number of units.
     /// Cure: Remove one of the two.
     #[error("{} and {} both cost {units} units; leave one of them out", first.ratio(), second.ratio())]
     Duplicate {
-        /// The first entry.
         first: Fraction,
-        /// The second entry.
         second: Fraction,
         /// The price of both, in units.
         units: Units,
@@ -77,9 +58,7 @@ pub enum LayoutError {
     #[error("layout \"{kind}\" on {model} has one size, {}; leave the menu out", only.ratio())]
     FixedMenu {
         kind: LayoutKind,
-        /// The GPU model.
         model: String,
-        /// The only size.
         only: Fraction,
     },
     /// The menu is missing, or has several sizes.
@@ -92,11 +71,8 @@ pub enum LayoutError {
     /// Cure: Remove the size; `gpufrac conf` shows the profiles.
     #[error("{model} has no MIG profile for {} in {side}", fraction.ratio())]
     NoProfile {
-        /// The GPU model.
         model: String,
-        /// The menu entry.
         fraction: Fraction,
-        /// The side of the GPU.
         side: Side,
     },
     /// A sequence of jobs exists after which an admitted job finds no position. The message has the sequence.
@@ -105,7 +81,6 @@ pub enum LayoutError {
         "the menu is not safe on {model}: {counterexample}; leave one of these sizes out of the menu"
     )]
     Unsafe {
-        /// The GPU model.
         model: String,
         /// A reachable state that shows it.
         counterexample: Counterexample,
@@ -114,7 +89,6 @@ pub enum LayoutError {
     /// Cure: Correct the `[geometry]` table.
     #[error("the menu is not safe on {model}: the sides of a GPU disturb each other: {what}")]
     Disturb {
-        /// The GPU model.
         model: String,
         /// The resource that both sides need.
         what: String,
@@ -123,7 +97,6 @@ pub enum LayoutError {
     /// Cure: Make the menu shorter.
     #[error("checking the menu needs more than {limit} states on {model}; write fewer sizes")]
     TooManyStates {
-        /// The GPU model.
         model: String,
         /// The most states that are visited.
         limit: usize,

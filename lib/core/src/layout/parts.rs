@@ -25,7 +25,6 @@ pub enum LayoutKind {
 }
 
 impl LayoutKind {
-    /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             LayoutKind::Halves => "halves",
@@ -68,7 +67,6 @@ impl fmt::Display for Side {
 /// An instance that can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Candidate {
-    /// NVML's profile id.
     pub profile_id: u32,
     pub placement: Placement,
 }
@@ -76,7 +74,6 @@ pub struct Candidate {
 /// An instance that exists on the GPU, made by gpufrac or by an admin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Occupied {
-    /// NVML's profile id.
     pub profile_id: u32,
     pub placement: Placement,
 }
@@ -84,7 +81,6 @@ pub struct Occupied {
 /// One size that users can ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MenuEntry {
-    /// The fraction of the GPU.
     pub fraction: Fraction,
     /// The price on its device, in units.
     pub units: Units,
@@ -159,7 +155,6 @@ pub(super) struct Limits {
 }
 
 impl Layout {
-    /// The results of the proof, one for each side.
     pub fn proofs(&self) -> &[Proof] {
         &self.proofs
     }
@@ -169,7 +164,6 @@ impl Layout {
         self.menu.iter().find(|entry| entry.units == units)
     }
 
-    /// The largest size of the menu.
     pub fn largest(&self) -> Option<&MenuEntry> {
         self.menu.last()
     }

@@ -26,51 +26,32 @@ pub enum LeaseError {
     #[error(
         "a newer gpufrac wrote this lease: {source}; install that build again to end the lease"
     )]
-    Text {
-        /// The error of the TOML parser.
-        source: Box<toml::de::Error>,
-    },
+    Text { source: Box<toml::de::Error> },
     /// Another version of gpufrac wrote the lease.
     #[error("{}", unread(*found))]
-    Version {
-        /// The version in the text.
-        found: i64,
-    },
+    Version { found: i64 },
     /// The file was edited.
     /// Cure: `gpufrac lease drop LEASE` when the job has ended.
     #[error("job {job_id}: a lease in state active must name its instance")]
-    NoInstance {
-        /// The job of the lease.
-        job_id: JobId,
-    },
+    NoInstance { job_id: JobId },
     /// The file was edited.
     /// Cure: `gpufrac lease drop LEASE` when the job has ended.
     #[error("job {job_id}: the sections below [slice] are not those of mechanism {mechanism}")]
-    Sections {
-        /// The job of the lease.
-        job_id: JobId,
-        /// The mechanism of the lease.
-        mechanism: Mechanism,
-    },
+    Sections { job_id: JobId, mechanism: Mechanism },
     // States only go forward: carving, active, releasing.
     /// Two programs changed the lease, or a bug of gpufrac.
     /// Cure: Report the message with the node's syslog of the job.
     #[error("job {job_id}: a lease cannot go from {from} to {to}")]
     Transition {
-        /// The job of the lease.
         job_id: JobId,
-        /// The current state.
         from: LeaseState,
-        /// The requested state.
         to: LeaseState,
     },
     /// The file could not be written.
     /// Cure: Free space on /run, or follow the text.
     #[error("job {job_id}: writing the lease failed: {source}")]
     Write {
-        /// The job of the lease.
         job_id: JobId,
-        /// The error of the TOML writer.
         source: Box<toml::ser::Error>,
     },
 }

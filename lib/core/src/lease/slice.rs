@@ -13,7 +13,6 @@ use crate::mechanism::Mechanism;
 pub struct Slice {
     /// Slurm's index of the device on this node (`SLURM_JOB_GPUS`).
     pub device_index: DeviceIndex,
-    /// The part of the GPU that the device is.
     pub side: Side,
     /// UUID of the GPU, `GPU-...`.
     pub gpu_uuid: String,
@@ -129,7 +128,6 @@ impl Slice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigSlice {
-    /// NVML's profile id.
     pub profile_id: u32,
     /// The profile's name, e.g. `2g.20gb`.
     pub profile_name: String,
@@ -180,7 +178,6 @@ impl MpsSlice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HamiSlice {
-    /// The path of `libvgpu.so`.
     pub library: String,
     /// The path of the job's file of usage counters.
     pub cache: String,

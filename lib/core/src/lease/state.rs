@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The state of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseState {

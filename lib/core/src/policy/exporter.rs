@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// The port of HTTP.
 const HTTP: u16 = 80;
 
 /// The URL of a service on this machine: a numeric loopback address and a path. Names are not accepted, because they
@@ -16,13 +15,11 @@ pub struct ExporterUrl {
 }
 
 impl ExporterUrl {
-    /// The address to connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The path to request.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path

@@ -20,12 +20,10 @@ const NAMES: [(&str, u8); 8] = [
 ];
 
 impl Signal {
-    /// The number of the signal.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// The allowed names.
     pub fn known() -> String {
         NAMES.map(|(name, _)| name).join(", ")
     }

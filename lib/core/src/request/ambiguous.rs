@@ -17,9 +17,6 @@ use crate::pool::Pool;
 /// Refuses a text about GPUs that a Slurm with this form could read in another way: an item with a mark inside or
 /// with several marks, one name and Type twice, a name that only contains that of the fraction, characters that no
 /// count has. Texts that name neither GPUs nor shares are not checked.
-///
-/// # Errors
-/// The item, and the reason.
 pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> {
     if !is_about_gpus(list) {
         return Ok(());
@@ -88,9 +85,6 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
 /// [`refuse_ambiguous`] refuses, an item about GPUs without this Slurm's mark or in capital letters, an item at which
 /// Slurm stops reading the list, counts and Types that Slurm reads differently, and a Type that Slurm takes for
 /// another one.
-///
-/// # Errors
-/// The item, and the reason.
 pub fn refuse_misread(list: &str, form: GresForm) -> Result<(), RequestError> {
     refuse_ambiguous(list, form)?;
     if !is_about_gpus(list) {

@@ -39,11 +39,9 @@ pub enum Amount {
 /// One item of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// The text of the item in the list.
     pub text: &'a str,
     /// The mark of the item; None without a mark.
     pub form: Option<GresForm>,
-    /// The meaning of the item.
     pub kind: Kind<'a>,
 }
 
@@ -52,7 +50,6 @@ pub struct Item<'a> {
 pub enum Kind<'a> {
     /// A fraction of a GPU.
     Gpufrac {
-        /// The mechanism, if named.
         mechanism: Option<Mechanism>,
         amount: Amount,
     },
@@ -71,7 +68,6 @@ pub enum Kind<'a> {
 /// `[type:]count` as Slurm reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count<'a> {
-    /// The type, if named.
     pub type_name: Option<&'a str>,
     /// The count; 1 if none is written. None if the text is not a number that gpufrac can read.
     pub count: Option<u64>,

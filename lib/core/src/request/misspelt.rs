@@ -10,9 +10,6 @@ use crate::fraction::Fraction;
 use crate::mechanism::Mechanism;
 
 /// Refuses a text with a misspelt fraction that the grammar does not know.
-///
-/// # Errors
-/// The item, and the text to write instead.
 pub fn refuse_misspelt(list: &str) -> Result<(), RequestError> {
     let mut previous = "";
     for text in list.split(',') {
