@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpufrac_core::count_name::CountName;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::period::{Period, in_utc};
-use gpufrac_report::sacct::{self, Run, Runs};
+use gpufrac_report::sacct::{self, Reader, Runs};
 use gpufrac_slurm_settings::ask_slurm;
 
 use crate::args::ReportArgs;
@@ -39,21 +39,25 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
     } else {
         period.since.saturating_sub(sacct::EARLIER_RUNS_S)
     };
-    let arguments = sacct::arguments(&in_utc(since), &in_utc(period.until), has_restarts);
+    let reader = Reader::new(count_name, has_restarts);
     let mut damaged = 0_u64;
     let mut first = None;
-    let mut sacct = Command::new("sacct");
-    sacct.args(arguments).env("SLURM_TIME_FORMAT", "standard");
-    known.is_known = rows(&mut sacct, LONGEST_SILENCE, &mut |line| match Run::parse(
-        line, count_name,
-    ) {
-        Ok(Some(run)) => known.runs.add(run),
-        Ok(None) => {}
-        Err(error) => {
-            damaged += 1;
-            first.get_or_insert(error);
-        }
-    })?;
+    let mut sacct = sacct(Period { since, ..period }, &reader.fields);
+    sacct
+        .args(["--allocations", "--duplicates"])
+        .env("SLURM_TIME_FORMAT", "standard");
+    known.is_known = rows(
+        &mut sacct,
+        LONGEST_SILENCE,
+        &mut |line| match reader.run(line) {
+            Ok(Some(run)) => known.runs.add(run),
+            Ok(None) => {}
+            Err(error) => {
+                damaged += 1;
+                first.get_or_insert(error);
+            }
+        },
+    )?;
     if let Some(error) = first {
         eprintln!(
             "gpufrac: {damaged} rows of sacct cannot be read and were skipped; the first: {error}"
@@ -63,6 +67,17 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
         known.runs = Runs::default();
     }
     Ok(known)
+}
+
+/// sacct for all jobs in a period.
+pub fn sacct(period: Period, fields: &str) -> Command {
+    let mut sacct = Command::new("sacct");
+    sacct
+        .args(["--allusers", "--parsable2", "--noheader"])
+        .arg(format!("--starttime={}", in_utc(period.since)))
+        .arg(format!("--endtime={}", in_utc(period.until)))
+        .arg(format!("--format={fields}"));
+    sacct
 }
 
 /// Gives each row that sacct prints to `each`, with times in UTC. False where sacct is missing or fails, as it does

@@ -9,17 +9,17 @@ use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::jobstats::{self, Host, Owner};
 use gpufrac_report::ledger::Held;
-use gpufrac_report::period::{Period, in_utc};
+use gpufrac_report::period::Period;
+use gpufrac_slurm_conf::table::{Header, Row};
 use gpufrac_slurm_conf::value;
 use gpufrac_slurm_settings::ask_slurm;
 
-use super::accounting::{LONGEST_SILENCE, rows};
+use super::accounting::{LONGEST_SILENCE, rows, sacct};
 use crate::error::CliError;
 
 /// `AdminComment` is the last one, as it may contain any character.
 const FIELDS: &str =
     "JobIDRaw,JobID,State,NNodes,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,AllocTRES,Start,AdminComment";
-const FIELD_COUNT: usize = 11;
 
 /// The last run of a job.
 #[derive(Debug, Clone)]
@@ -126,44 +126,26 @@ impl Job {
 
 /// The last runs of all jobs in a period, by the raw id.
 fn jobs(period: Period) -> Result<BTreeMap<u32, Job>, CliError> {
-    let mut sacct = Command::new("sacct");
-    sacct
-        .args(["--allusers", "--parsable2", "--noheader"])
-        .arg(format!("--starttime={}", in_utc(period.since)))
-        .arg(format!("--endtime={}", in_utc(period.until)))
-        .arg(format!("--format={FIELDS}"))
-        .env("SLURM_TIME_FORMAT", "%s");
-    let mut jobs = BTreeMap::new();
-    let has_answered = rows(&mut sacct, LONGEST_SILENCE, &mut |row| add(row, &mut jobs))?;
+    let mut sacct = sacct(period, FIELDS);
+    sacct.env("SLURM_TIME_FORMAT", "%s");
+    let (mut jobs, header) = (BTreeMap::new(), Header::of(FIELDS));
+    let has_answered = rows(&mut sacct, LONGEST_SILENCE, &mut |line| {
+        if let Ok(row) = header.open_line(line) {
+            add(&row, &mut jobs);
+        }
+    })?;
     if has_answered { Ok(jobs) } else { Err(CliError::NoAccounting) }
 }
 
 /// Adds the job of a row, or the memory of a step to its job.
-fn add(row: &str, jobs: &mut BTreeMap<u32, Job>) {
-    let fields: Vec<&str> = row.splitn(FIELD_COUNT, '|').collect();
-    let Ok(
-        [
-            raw,
-            id,
-            state,
-            nodes,
-            elapsed,
-            cpus,
-            cpu,
-            peak,
-            tres,
-            start,
-            comment,
-        ],
-    ) = <[&str; FIELD_COUNT]>::try_from(fields)
-    else {
-        return;
-    };
+fn add(row: &Row<'_>, jobs: &mut BTreeMap<u32, Job>) {
+    let text = |name| row.text(&[name]).unwrap_or_default();
+    let (raw, id, state) = (text("JobIDRaw"), text("JobID"), text("State"));
     let size = |text: &str| value::bytes(text).map(|bytes| bytes as u64);
     if let Some((job, _)) = raw.split_once('.') {
         // Steps follow their job.
         let job = job.parse().ok().and_then(|job| jobs.get_mut(&job));
-        if let (Some(job), Some(peak)) = (job, size(peak)) {
+        if let (Some(job), Some(peak)) = (job, size(text("MaxRSS"))) {
             job.peak = job.peak.max(Some(peak));
         }
         return;
@@ -171,20 +153,24 @@ fn add(row: &str, jobs: &mut BTreeMap<u32, Job>) {
     let Ok(raw) = raw.parse::<u32>() else {
         return;
     };
-    let number = |text: &str| text.parse().unwrap_or(0);
+    let number = |name| text(name).parse().unwrap_or(0);
     let job = Job {
         id: if id.contains('_') { id.to_owned() } else { raw.to_string() },
         has_ended: !["RUNNING", "SUSPENDED", "PENDING", "COMPLETING", "REQUEUED"]
             .iter()
             .any(|open| state.starts_with(open)),
-        nodes: number(nodes),
-        elapsed: number(elapsed),
-        cpus: number(cpus),
-        cpu_seconds: value::span(cpu).unwrap_or_default().as_secs_f64(),
-        memory: value::tres(tres, "mem").and_then(size).unwrap_or(0),
+        nodes: number("NNodes"),
+        elapsed: number("ElapsedRaw"),
+        cpus: number("AllocCPUS"),
+        cpu_seconds: value::span(text("TotalCPU"))
+            .unwrap_or_default()
+            .as_secs_f64(),
+        memory: value::tres(text("AllocTRES"), "mem")
+            .and_then(size)
+            .unwrap_or(0),
         peak: None,
-        start: number(start),
-        comment: comment.to_owned(),
+        start: number("Start"),
+        comment: text("AdminComment").to_owned(),
     };
     jobs.insert(raw, job);
 }

@@ -9,7 +9,6 @@ pub mod philly;
 pub mod records;
 pub mod sacct;
 pub mod speeds;
-mod table;
 pub mod telemetry;
 pub(crate) mod value;
 
@@ -18,6 +17,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use gpufrac_slurm_conf::table::Header;
 use serde::de::DeserializeOwned;
 
 use crate::job::History;
@@ -80,6 +80,9 @@ impl ReadError {
     }
 }
 
+/// Why a row is left out.
+type Broken = Box<dyn std::error::Error>;
+
 /// Lines read, for a display of progress.
 pub type Progress<'a> = &'a mut dyn FnMut(u64);
 
@@ -113,6 +116,22 @@ pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
     let reader: Box<dyn Read> =
         if is_compressed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
     Ok(Box::new(BufReader::with_capacity(1 << 18, reader)))
+}
+
+/// The rows of a table of Slurm's commands: no quotes, and rows of any number of columns.
+fn rows<R: Read>(source: R) -> csv::Reader<R> {
+    csv::ReaderBuilder::new()
+        .delimiter(b'|')
+        .quoting(false)
+        .flexible(true)
+        .has_headers(false)
+        .from_reader(source)
+}
+
+/// A row as the names of columns.
+fn header(row: &csv::ByteRecord) -> Header {
+    let names: Vec<_> = row.iter().map(String::from_utf8_lossy).collect();
+    Header::of(&names.join("|"))
 }
 
 /// Gives each row of a trace to `take`. A line that is none, or that `take` refuses, is named and skipped.

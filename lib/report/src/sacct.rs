@@ -5,52 +5,15 @@ use std::hash::{BuildHasher, RandomState};
 
 use gpufrac_core::count_name::CountName;
 use gpufrac_records::usage::{Ended, UsageRecord};
+use gpufrac_slurm_conf::table::{Header, RowError, wrong};
 use gpufrac_slurm_conf::value;
 
 /// The field of newer series that says how often a job had been requeued before.
 pub const RESTARTS: &str = "Restarts";
 
-/// The fields that are asked for, as `--format` of sacct takes them. All of them are in every series; [`RESTARTS`]
-/// comes last where sacct has it.
-pub const FIELDS: [&str; 11] = [
-    "JobIDRaw",
-    "User",
-    "Account",
-    "QOS",
-    "Partition",
-    "State",
-    "ElapsedRaw",
-    "Start",
-    "End",
-    "AllocTRES",
-    "NodeList",
-];
-
-/// The arguments of sacct for all runs of all jobs in a period, in UTC when `TZ` says so: `since` and `until` as sacct
-/// reads them. `has_restarts`: whether sacct has [`RESTARTS`].
-#[must_use]
-pub fn arguments(since: &str, until: &str, has_restarts: bool) -> Vec<String> {
-    let mut fields = FIELDS.to_vec();
-    fields.extend(has_restarts.then_some(RESTARTS));
-    let format = format!("--format={}", fields.join(","));
-    let fixed = [
-        "--allocations",
-        "--duplicates",
-        "--allusers",
-        "--parsable2",
-        "--noheader",
-    ];
-    let period = [
-        format!("--starttime={since}"),
-        format!("--endtime={until}"),
-        format,
-    ];
-    fixed
-        .iter()
-        .map(|&word| word.to_owned())
-        .chain(period)
-        .collect()
-}
+/// The fields that are asked for, as `--format` of sacct takes them. All of them are in every series.
+const FIELDS: &str =
+    "JobIDRaw,User,Account,QOS,Partition,State,ElapsedRaw,Start,End,AllocTRES,NodeList";
 
 /// One run of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,104 +38,62 @@ pub struct Run {
     pub restarts: Option<u32>,
 }
 
-/// Why a row cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum RowError {
-    /// A row of sacct is cut, or a name in it has a `|`.
-    /// Cure: See the row above.
-    #[error("the row has {found} fields instead of {} or one more", FIELDS.len())]
-    Fields {
-        /// How many there are.
-        found: usize,
-    },
-    /// A field of a row of sacct cannot be read.
-    /// Cure: See the row above.
-    #[error("the field {name} is `{value}`, not a {expected}")]
-    Value {
-        name: &'static str,
-        value: String,
-        /// The expected form.
-        expected: &'static str,
-    },
+/// Reads the rows of sacct.
+pub struct Reader {
+    /// The fields to ask for.
+    pub fields: String,
+    header: Header,
+    /// The TRES that counts fractions.
+    units: String,
 }
 
-impl Run {
-    /// Reads a row of [`FIELDS`]; None for one that never started. `count_name`: the GRES that counts fractions.
+impl Reader {
+    /// `count_name`: the GRES that counts fractions. `has_restarts`: whether sacct has [`RESTARTS`].
+    #[must_use]
+    pub fn new(count_name: &CountName, has_restarts: bool) -> Reader {
+        let further = if has_restarts { format!(",{RESTARTS}") } else { String::new() };
+        let fields = format!("{FIELDS}{further}");
+        Reader {
+            header: Header::of(&fields),
+            fields,
+            units: format!("gres/{count_name}"),
+        }
+    }
+
+    /// Reads a row; None for one that never started.
     ///
     /// # Errors
     /// When it has other fields, or a field cannot be read.
-    pub fn parse(row: &str, count_name: &CountName) -> Result<Option<Run>, RowError> {
-        let fields: Vec<&str> = row.split('|').collect();
-        let (known, more) = fields.split_at(FIELDS.len().min(fields.len()));
-        let restarts = match more {
-            [] => None,
-            [restarts] => Some(number(RESTARTS, restarts)?),
-            _ => {
-                return Err(RowError::Fields {
-                    found: fields.len(),
-                });
-            }
-        };
-        let Ok(
-            [
-                job,
-                user,
-                account,
-                qos,
-                partition,
-                state,
-                elapsed,
-                start,
-                end,
-                tres,
-                nodes,
-            ],
-        ) = <[&str; 11]>::try_from(known)
-        else {
-            return Err(RowError::Fields {
-                found: fields.len(),
-            });
-        };
-        let start = match time("Start", start)? {
+    pub fn run(&self, line: &str) -> Result<Option<Run>, RowError> {
+        let row = self.header.line(line)?;
+        let text = |name| row.text(&[name]).map(str::to_owned);
+        let state = text("State")?;
+        let start = match row.time("Start")? {
             // A run that was requeued at once may have no start in accounting. Slurm numbers it among the runs
             // nevertheless.
-            None if state == "REQUEUED" => time("End", end)?,
+            None if state == "REQUEUED" => row.time("End")?,
             start => start,
         };
         let Some(start) = start else {
             return Ok(None);
         };
+        let tres = text("AllocTRES")?;
+        let units = value::tres(&tres, &self.units).unwrap_or("0");
         Ok(Some(Run {
-            job: number("JobIDRaw", job)?,
-            user: user.to_owned(),
-            account: account.to_owned(),
-            qos: qos.to_owned(),
-            partition: partition.to_owned(),
-            ended: ended(state),
-            elapsed: number("ElapsedRaw", elapsed)?,
+            job: row.needed("JobIDRaw")?,
+            user: text("User")?,
+            account: text("Account")?,
+            qos: text("QOS")?,
+            partition: text("Partition")?,
+            ended: ended(&state),
+            elapsed: row.needed("ElapsedRaw")?,
             start,
-            units: units(tres, count_name)?,
-            nodes: nodes.to_owned(),
-            restarts,
+            // `gres/gpufrac` of `billing=25,cpu=1,gres/gpufrac=25`.
+            units: units.parse().map_err(|_| wrong("AllocTRES", &tres))?,
+            nodes: text("NodeList")?,
+            restarts: row.number(&[RESTARTS])?,
         }))
     }
-}
-
-fn number<T: std::str::FromStr>(name: &'static str, value: &str) -> Result<T, RowError> {
-    value.parse().map_err(|_| RowError::Value {
-        name,
-        value: value.to_owned(),
-        expected: "number",
-    })
-}
-
-/// None for `Unknown` and `None`.
-fn time(name: &'static str, value: &str) -> Result<Option<u64>, RowError> {
-    value::time(value).map_err(|_| RowError::Value {
-        name,
-        value: value.to_owned(),
-        expected: "time",
-    })
 }
 
 /// States as sacct shows them (`CANCELLED by 1000`).
@@ -183,12 +104,6 @@ fn ended(state: &str) -> Option<Ended> {
         "NODE_FAIL" | "BOOT_FAIL" => Some(Ended::NodeFailure),
         _ => Some(Ended::Done),
     }
-}
-
-/// `gres/gpufrac` of `billing=25,cpu=1,gres/gpufrac=25`.
-fn units(tres: &str, count_name: &CountName) -> Result<u64, RowError> {
-    let own = value::tres(tres, &format!("gres/{count_name}"));
-    own.map_or(Ok(0), |count| number("AllocTRES", count))
 }
 
 /// All runs, by job.
@@ -308,7 +223,8 @@ mod tests {
     const ROW: &str = "12|ann|physics|normal|gpu|CANCELLED by 1000|60|2026-11-23T08:00:00|2026-11-23T08:01:00|billing=25,cpu=1,gres/gpufrac=25,node=1|gn01";
 
     fn parse(row: &str) -> Result<Option<Run>, RowError> {
-        Run::parse(row, &CountName::default())
+        let has_restarts = row.split('|').count() > 11;
+        Reader::new(&CountName::default(), has_restarts).run(row)
     }
 
     #[test]
@@ -330,7 +246,8 @@ mod tests {
     #[test]
     fn fractions_may_have_another_name() {
         let row = ROW.replace("gres/gpufrac", "gres/frac");
-        let run = Run::parse(&row, &"frac".parse().unwrap()).unwrap().unwrap();
+        let reader = Reader::new(&"frac".parse().unwrap(), false);
+        let run = reader.run(&row).unwrap().unwrap();
         assert_eq!(run.units, 25);
         assert_eq!(parse(&row).unwrap().unwrap().units, 0);
     }

@@ -1,5 +1,6 @@
 //! Slurm's configuration, read as Slurm reads it: the lines of its files, the nodes and partitions that slurmctld makes
-//! of them, the answers of `scontrol show`, and changes of single values. Pure: callers read and write the files.
+//! of them, the answers of `scontrol show`, tables of sacct and sacctmgr, and changes of single values. Pure: callers
+//! read and write the files.
 #![forbid(unsafe_code)]
 
 mod conf;
@@ -8,6 +9,7 @@ mod files;
 pub mod jobstats;
 mod running;
 mod site;
+pub mod table;
 pub mod value;
 
 pub use conf::{ConfFile, Line, Place, Read, read_conf};

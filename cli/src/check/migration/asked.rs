@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::request::{names_fraction, without_mark};
+use gpufrac_slurm_conf::table::Header;
 use gpufrac_slurm_settings::ask_slurm;
 
 use super::request::Request;
@@ -24,6 +25,9 @@ const FIELDS: [&str; 4] = [
     "tres-per-task",
     "tres-per-socket",
 ];
+
+/// The fields of sacct.
+const FIELDS_OF_SACCT: &str = "User,Partition,ReqTRES,SubmitLine";
 
 fn list(partitions: &BTreeSet<String>) -> String {
     let names: Vec<&str> = partitions.iter().map(String::as_str).collect();
@@ -97,7 +101,7 @@ pub fn recent(partitions: &BTreeSet<String>, config: &Config) -> Result<Vec<Aske
         "-r",
         &list(partitions),
         "-o",
-        "User,Partition,ReqTRES,SubmitLine",
+        FIELDS_OF_SACCT,
     ];
     let said = ask_slurm("sacct", &arguments);
     let text =
@@ -110,21 +114,17 @@ pub fn recent(partitions: &BTreeSet<String>, config: &Config) -> Result<Vec<Aske
 
 fn ended(line: &str, partitions: &BTreeSet<String>, config: &Config) -> Option<Asked> {
     // A submit line may contain the separator and line ends.
-    let mut fields = line.splitn(4, '|');
-    let (user, named, tres, submitted) = (
-        fields.next()?,
-        fields.next()?,
-        fields.next()?,
-        fields.next()?,
-    );
-    let tres = config.count_name.read(tres);
+    let header = Header::of(FIELDS_OF_SACCT);
+    let row = header.open_line(line).ok()?;
+    let text = |name| row.text(&[name]).ok();
+    let tres = config.count_name.read(text("ReqTRES")?);
     if names_fraction(&tres) {
         return None;
     }
     Some(Asked {
-        user: user.to_owned(),
-        partition: of_pools(named, partitions)?,
-        request: Request::of_line(submitted).or_else(|| Request::of_tres(&tres))?,
+        user: text("User")?.to_owned(),
+        partition: of_pools(text("Partition")?, partitions)?,
+        request: Request::of_line(text("SubmitLine")?).or_else(|| Request::of_tres(&tres))?,
     })
 }
 

@@ -7,9 +7,9 @@ use std::io::Read;
 use std::path::Path;
 
 use csv::ByteRecord;
+use gpufrac_slurm_conf::table::{Header, Row, RowError, wrong};
 
-use super::ReadError;
-use super::table::{self, Header, Row, wrong};
+use super::{Broken, ReadError, header, rows};
 use crate::job::Skipped;
 use crate::limits::{Association, Group, Kind, Limits, Qos, Single, Tres};
 
@@ -51,7 +51,7 @@ fn is_of_qos(header: &Header) -> Option<bool> {
 }
 
 /// The limits of a field. Those that a plan does not count are named in `limits`.
-fn tres(row: &Row<'_>, name: &str, of_nodes: bool, limits: &mut Limits) -> Result<Tres, String> {
+fn tres(row: &Row<'_>, name: &str, of_nodes: bool, limits: &mut Limits) -> Result<Tres, RowError> {
     let mut tres = Tres::new();
     let items = row.text(&[name])?.split(',');
     for item in items.filter(|item| !item.is_empty()) {
@@ -74,14 +74,14 @@ fn tres(row: &Row<'_>, name: &str, of_nodes: bool, limits: &mut Limits) -> Resul
     Ok(tres)
 }
 
-fn group(row: &Row<'_>, name: &str, jobs: &str, limits: &mut Limits) -> Result<Group, String> {
+fn group(row: &Row<'_>, name: &str, jobs: &str, limits: &mut Limits) -> Result<Group, RowError> {
     Ok(Group {
         tres: tres(row, name, false, limits)?,
         jobs: row.number(&[jobs])?,
     })
 }
 
-fn single(row: &Row<'_>, limits: &mut Limits) -> Result<Single, String> {
+fn single(row: &Row<'_>, limits: &mut Limits) -> Result<Single, RowError> {
     Ok(Single {
         job: tres(row, "MaxTRES", true, limits)?,
         node: tres(row, "MaxTRESPerNode", false, limits)?,
@@ -100,7 +100,7 @@ pub fn read(
     skipped: &mut Skipped,
 ) -> Result<(), ReadError> {
     let owned = || path.to_owned();
-    let mut reader = table::rows(source);
+    let mut reader = rows(source);
     let place = path.display().to_string();
     let mut row = ByteRecord::new();
     let mut table: Option<(Header, bool)> = None;
@@ -108,22 +108,23 @@ pub fn read(
         .read_byte_record(&mut row)
         .map_err(|error| ReadError::io(path, error))?
     {
-        let header = Header::of(&row);
-        if let Some(is_of_qos) = is_of_qos(&header) {
+        let names = header(&row);
+        if let Some(is_of_qos) = is_of_qos(&names) {
             // Without parents an account's limit would hold for none of the accounts below.
-            if !is_of_qos && !header.has(&["ParentName"]) {
+            if !is_of_qos && !names.has(&["ParentName"]) {
                 return Err(ReadError::Column {
                     path: owned(),
                     column: "ParentName",
                 });
             }
-            table = Some((header, is_of_qos));
+            table = Some((names, is_of_qos));
             continue;
         }
-        let Some((header, is_of_qos)) = &table else {
+        let Some((names, is_of_qos)) = &table else {
             return Err(ReadError::Limits(owned()));
         };
-        let of_cluster = Row::of(header, &row).and_then(|row| {
+        let of_row = names.row(row.iter()).map_err(Broken::from);
+        let of_cluster = of_row.and_then(|row| {
             take(&row, *is_of_qos, limits)?;
             Ok(row.text(&["Cluster"]).ok())
         });
@@ -144,10 +145,10 @@ pub fn read(
 }
 
 /// Adds the limits of a row.
-fn take(row: &Row<'_>, is_of_qos: bool, limits: &mut Limits) -> Result<(), String> {
+fn take(row: &Row<'_>, is_of_qos: bool, limits: &mut Limits) -> Result<(), Broken> {
     let name = row.text(&[if is_of_qos { "Name" } else { "Account" }])?;
     if name.is_empty() {
-        return Err("the row has no name".to_owned());
+        return Err("the row has no name".into());
     }
     for uncounted in UNCOUNTED {
         if !row.text(&[uncounted])?.is_empty() {
@@ -170,9 +171,7 @@ fn take(row: &Row<'_>, is_of_qos: bool, limits: &mut Limits) -> Result<(), Strin
     let flags = row.text(&["Flags"])?;
     let has_flag = |flag: &str| flags.split(',').any(|own| own.eq_ignore_ascii_case(flag));
     if has_flag("Relative") {
-        return Err(format!(
-            "the limits of the QOS {name} are percents of the cluster"
-        ));
+        return Err(format!("the limits of the QOS {name} are percents of the cluster").into());
     }
     // sacctmgr prints the limit of jobs by user also as MaxJobs.
     let by_user = match row.text(&["MaxJobsPU"])? {

@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::Path;
 
 use csv::ByteRecord;
+use gpufrac_slurm_conf::table::{Header, Row, RowError, wrong};
 
 use super::held::Held;
-use super::table::{self, Header, Row, wrong};
 use super::value::Devices;
-use super::{Progress, ReadError, STEP, jobstats, value};
+use super::{Broken, Progress, ReadError, STEP, header, jobstats, rows, value};
 use crate::job::{Charge, History, Job, Need, Span};
 
 /// The fields of files without a header that are common: those of sonar's `sonar slurm`.
@@ -56,22 +56,22 @@ pub fn read(
     progress: Progress<'_>,
 ) -> Result<(), ReadError> {
     let failed = |error| ReadError::io(path, error);
-    let mut reader = table::rows(source);
+    let mut reader = rows(source);
     let mut record = ByteRecord::new();
     let mut is_there = reader.read_byte_record(&mut record).map_err(failed)?;
     // `sacct -p` ends each line with a mark, which is a field without a name.
-    let mut header = Header::of(&record);
-    if header.has(&ID) {
+    let mut names = header(&record);
+    if names.has(&ID) {
         is_there = reader.read_byte_record(&mut record).map_err(failed)?;
     } else {
-        header = Header::of_list(fields.unwrap_or(BARE));
+        names = Header::of(fields.unwrap_or(BARE));
     }
-    for (names, column) in [
+    for (needed, column) in [
         (&ID[..], "JobID"),
         (&["Start"], "Start"),
         (&DEVICES, "AllocTRES"),
     ] {
-        if !header.has(names) {
+        if !names.has(needed) {
             return Err(ReadError::Column {
                 path: path.to_owned(),
                 column,
@@ -86,7 +86,7 @@ pub fn read(
         if lines % STEP == 0 {
             progress(lines);
         }
-        let row = Row::of(&header, &record);
+        let row = names.row(record.iter()).map_err(Broken::from);
         if let Err(why) = row.and_then(|row| take(&row, history, &mut before)) {
             let line = record.position().map_or(lines, csv::Position::line);
             history.skipped.line(&place, line, &why);
@@ -98,10 +98,10 @@ pub fn read(
 }
 
 /// Adds the job of a row, or the telemetry of a step to its job.
-fn take(row: &Row<'_>, history: &mut History, before: &mut Option<Before>) -> Result<(), String> {
+fn take(row: &Row<'_>, history: &mut History, before: &mut Option<Before>) -> Result<(), Broken> {
     let id = row.text(&ID)?;
     if id.is_empty() || id.eq_ignore_ascii_case("jobid") {
-        return Err("the row has no id of a job".to_owned());
+        return Err("the row has no id of a job".into());
     }
     if let Some((job, _)) = id.split_once('.') {
         if let Some(before) = before.as_ref().filter(|before| *before.id == *job)
@@ -112,7 +112,7 @@ fn take(row: &Row<'_>, history: &mut History, before: &mut Option<Before>) -> Re
         return Ok(());
     }
     if !id.starts_with(|first: char| first.is_ascii_digit()) {
-        return Err(format!("`{id}` is no id of a job"));
+        return Err(format!("`{id}` is no id of a job").into());
     }
     let known_end = before
         .take()
@@ -136,14 +136,10 @@ fn take(row: &Row<'_>, history: &mut History, before: &mut Option<Before>) -> Re
 
 /// The job of a row; None where it had no GPU or has not started. `known_end`: the end of an earlier run of the same
 /// job.
-fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Job>, String> {
+fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Job>, Broken> {
     let text = |name| row.text(&[name]);
-    let time = |name| -> Result<Option<u64>, String> {
-        let text = text(name)?;
-        value::time(text).map_err(|_| wrong(name, text))
-    };
     let devices = devices(row)?;
-    let start = time("Start")?;
+    let start = row.time("Start")?;
     if devices.is_empty() {
         history.skipped.without_gpu += 1;
         return Ok(None);
@@ -152,9 +148,13 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
         history.skipped.not_started += 1;
         return Ok(None);
     };
-    let ran = length(row.text(&["ElapsedRaw", "Elapsed"])?, start, time("End")?)?;
-    let submit = time("Submit")?.unwrap_or(start);
-    let eligible = time("Eligible")?.unwrap_or(submit);
+    let ran = length(
+        row.text(&["ElapsedRaw", "Elapsed"])?,
+        start,
+        row.time("End")?,
+    )?;
+    let submit = row.time("Submit")?.unwrap_or(start);
+    let eligible = row.time("Eligible")?.unwrap_or(submit);
     let submit = submit.max(eligible).max(known_end).min(start);
     let limit = row.text(&["TimelimitRaw", "Timelimit"])?;
     let limit = value::limit(limit).map_err(|_| wrong("Timelimit", limit))?;
@@ -208,7 +208,7 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
 }
 
 /// GPUs of a row on all nodes.
-fn devices<'a>(row: &Row<'a>) -> Result<Devices<'a>, String> {
+fn devices<'a>(row: &Row<'a>) -> Result<Devices<'a>, RowError> {
     for name in DEVICES {
         let text = row.text(&[name])?;
         let devices = Devices::of(text).map_err(|()| wrong("the list of TRES", text))?;
@@ -220,7 +220,7 @@ fn devices<'a>(row: &Row<'a>) -> Result<Devices<'a>, String> {
 }
 
 /// How long a job ran: seconds.
-fn length(elapsed: &str, start: u64, end: Option<u64>) -> Result<u64, String> {
+fn length(elapsed: &str, start: u64, end: Option<u64>) -> Result<u64, Broken> {
     if elapsed.is_empty() {
         let end = end.ok_or("neither Elapsed nor End is there")?;
         return Ok(end.saturating_sub(start));
@@ -228,7 +228,7 @@ fn length(elapsed: &str, start: u64, end: Option<u64>) -> Result<u64, String> {
     let seconds = elapsed.parse().ok().filter(|ran| *ran <= value::LONGEST);
     seconds
         .or_else(|| Some(value::span(elapsed)?.as_secs()))
-        .ok_or_else(|| wrong("Elapsed", elapsed))
+        .ok_or_else(|| wrong("Elapsed", elapsed).into())
 }
 
 /// A number of Slurm from here on stands for none (`NO_VAL64`, `INFINITE64`). Memory: bytes.
@@ -237,7 +237,7 @@ const NO_VALUE: f64 = (1_u64 << 63) as f64;
 /// The telemetry of Slurm itself (`AccountingStorageTRES=gres/gpumem,gres/gpuutil`): the greatest of all steps.
 ///
 /// Slurm writes 0 for both where it cannot measure, such as on MIG instances: a job is idle only if it had memory.
-fn step(row: &Row<'_>, need: &mut Need) -> Result<(), String> {
+fn step(row: &Row<'_>, need: &mut Need) -> Result<(), RowError> {
     let most = row.text(&["TRESUsageInMax", "TRESUsageInTot"])?;
     let memory = value::tres(most, "gres/gpumem")
         .and_then(value::mib)

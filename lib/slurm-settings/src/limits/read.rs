@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Limit, Owner};
 use gpufrac_slurm_conf::number;
+use gpufrac_slurm_conf::table::{Header, Row};
 
 /// How many of [`KEYS`], the first ones, associations have.
 const OF_ASSOCIATIONS: usize = 6;
@@ -33,28 +34,25 @@ pub(super) fn columns_of_associations() -> String {
     format!("Cluster,Account,User,Partition,{limits}")
 }
 
-/// A row by the names of its columns.
-type Row<'t> = BTreeMap<&'t str, &'t str>;
-
-fn table(text: &str) -> impl Iterator<Item = Row<'_>> {
+/// The limits of all rows of a table.
+fn table(text: &str, of_row: impl Fn(&Row<'_>) -> Vec<Limit>) -> Vec<Limit> {
     let mut lines = text.lines();
-    let header: Vec<&str> = lines.next().unwrap_or_default().split('|').collect();
-    lines.map(move |line| header.iter().copied().zip(line.split('|')).collect())
+    let header = Header::of(lines.next().unwrap_or_default());
+    let rows = lines.filter_map(|line| header.open_line(line).ok());
+    rows.flat_map(|row| of_row(&row)).collect()
 }
 
 pub(super) fn qos(text: &str) -> Vec<Limit> {
-    let rows = table(text).flat_map(|row| {
-        let owner = Owner::Qos(of(&row, "Name"));
-        let denies = of(&row, "Flags").contains("DenyOnLimit");
-        limits(&row, &owner, denies)
-    });
-    rows.collect()
+    table(text, |row| {
+        let owner = Owner::Qos(of(row, "Name"));
+        limits(row, &owner, of(row, "Flags").contains("DenyOnLimit"))
+    })
 }
 
 /// The limits of associations. Users with the same limits stand together, because a class may have hundreds of them.
 pub(super) fn associations(text: &str) -> Vec<Limit> {
     let mut found: Vec<Limit> = Vec::new();
-    for limit in table(text).flat_map(|row| limits(&row, &owner(&row), false)) {
+    for limit in table(text, |row| limits(row, &owner(row), false)) {
         let same = found.iter_mut().find_map(|known| users_with(known, &limit));
         match (same, limit.owner) {
             (Some(known), Owner::Users { names, .. }) => known.extend(names),
@@ -105,12 +103,12 @@ fn owner(row: &Row<'_>) -> Owner {
 }
 
 fn of(row: &Row<'_>, key: &str) -> String {
-    row.get(key).copied().unwrap_or_default().to_owned()
+    row.text(&[key]).unwrap_or_default().to_owned()
 }
 
 fn limits(row: &Row<'_>, owner: &Owner, denies: bool) -> Vec<Limit> {
     let found = KEYS.iter().filter_map(|key| {
-        let gres = gres(row.get(key)?);
+        let gres = gres(row.text(&[key]).ok()?);
         (!gres.is_empty()).then(|| Limit {
             owner: owner.clone(),
             key,
