@@ -273,7 +273,7 @@ fn measure(
     progress: &dyn Fn(&str),
     document: &mut Document,
 ) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let begin = |name: &'static str| {
         progress(name);
         record.begin(name);
@@ -301,7 +301,7 @@ fn measure(
     } else {
         for (name, step) in steps::STEPS {
             begin(name);
-            if work.driver.out_of_time() {
+            if work.out_of_time() {
                 record.not_measured("all", "the time of the run was over")
             } else {
                 step(work)?
@@ -329,7 +329,7 @@ fn clean_up(work: &Work<'_, '_>, file: &IntentFile, switches: bool) {
         switches,
         &work.driver_root,
     );
-    let record = work.driver.record;
+    let record = work.record;
     let none = || "nothing".to_owned();
     let found = match &left {
         Ok(left) if left.is_empty() => none(),

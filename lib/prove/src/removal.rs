@@ -35,13 +35,13 @@ impl<'s> Work<'_, 's> {
             let first = *first.get_or_insert(done);
             let in_time = begin.elapsed() < self.pace.patience;
             if done.is_err() && in_time {
-                self.driver.go_on()?;
+                self.go_on()?;
                 sleep(PAUSE);
                 continue;
             }
             let question = "an idle instance is removed at once";
             let name = self.place_name(made.profile_id, made.placement);
-            let record = self.driver.record;
+            let record = self.record;
             record.check_instance(question, &name, "success (0)", said(&first));
             return match done {
                 Ok(()) => Ok(()),
@@ -59,12 +59,10 @@ impl<'s> Work<'_, 's> {
         made: &Made<'s>,
         ci: ComputeInstanceHandle<'s>,
     ) -> Result<Result<(), u32>, Stop> {
-        let when = self.driver.when.get();
-        let done = self
-            .driver
-            .change("nvmlComputeInstanceDestroy", when, made, |calls| {
-                calls.destroy_compute_instance(ci)
-            })?;
+        let when = self.when.get();
+        let done = self.change("nvmlComputeInstanceDestroy", when, made, |calls| {
+            calls.destroy_compute_instance(ci)
+        })?;
         Ok(gone_is_done(done))
     }
 
@@ -72,16 +70,14 @@ impl<'s> Work<'_, 's> {
     /// says that it is done and the instance stays.
     pub fn destroy_bare(&self, made: &Made<'s>) -> Result<Result<(), u32>, Stop> {
         let last = self.standing().len() == 1;
-        let when = match (self.driver.when.get(), last) {
+        let when = match (self.when.get(), last) {
             ("seven", _) => "seven",
             (_, true) => "last",
             (_, false) => "other",
         };
-        let done = self
-            .driver
-            .change("nvmlGpuInstanceDestroy", when, made, |calls| {
-                calls.destroy_gpu_instance(made.gi)
-            })?;
+        let done = self.change("nvmlGpuInstanceDestroy", when, made, |calls| {
+            calls.destroy_gpu_instance(made.gi)
+        })?;
         let done = gone_is_done(done);
         if done.is_err() {
             return Ok(done);
@@ -90,7 +86,7 @@ impl<'s> Work<'_, 's> {
         let mut seen = self.still_seen(made)?;
         let at_once = seen.clone();
         while !seen.is_empty() && begin.elapsed() < self.pace.patience {
-            self.driver.go_on()?;
+            self.go_on()?;
             sleep(PAUSE);
             seen = self.still_seen(made)?;
         }
@@ -102,7 +98,7 @@ impl<'s> Work<'_, 's> {
                 format!("seen {}", seen.join(", "))
             }
         };
-        let record = self.driver.record;
+        let record = self.record;
         let question = "after the success of a destroy the instance is gone at once";
         record.check_instance(question, &name, "gone", gone(&at_once));
         if !at_once.is_empty() {
@@ -121,16 +117,14 @@ impl<'s> Work<'_, 's> {
     /// Where a destroyed instance is still seen.
     fn still_seen(&self, made: &Made<'s>) -> Result<Vec<&'static str>, Stop> {
         let mut seen = Vec::new();
-        let folders = self.driver.folders().unwrap_or_default();
+        let folders = self.folders().unwrap_or_default();
         if folders.contains(&made.gi_id) {
             seen.push("in /proc");
         }
         let id = made.gi_id;
-        let by_id = self
-            .driver
-            .ask("nvmlDeviceGetGpuInstanceById", id, |calls| {
-                calls.gpu_instance_by_id(id)
-            })?;
+        let by_id = self.ask("nvmlDeviceGetGpuInstanceById", id, |calls| {
+            calls.gpu_instance_by_id(id)
+        })?;
         if by_id.is_ok() {
             seen.push("by its id");
         }

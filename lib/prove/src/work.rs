@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 
 use gpufrac_core::geometry::{Geometry, Placement, Profile};
@@ -58,6 +59,15 @@ pub struct Compute<'s> {
 /// A MIG device and its UUID.
 type MigDevice<'s> = (DeviceHandle<'s>, String);
 
+/// All that is asked of the driver is asked of the run.
+impl<'r, 's> Deref for Work<'r, 's> {
+    type Target = Driver<'r, 's>;
+
+    fn deref(&self) -> &Driver<'r, 's> {
+        &self.driver
+    }
+}
+
 impl fmt::Display for Made<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Placement { start, size } = self.placement;
@@ -93,9 +103,13 @@ impl<'r, 's> Work<'r, 's> {
 
     /// `1g.10gb at 3`.
     pub fn place_name(&self, profile_id: u32, placement: Placement) -> String {
-        let profile = self.geometry.profile(profile_id);
-        let name = profile.map_or("?", |profile| profile.name.as_str());
-        format!("{name} at {}", placement.start)
+        format!("{} at {}", self.profile_name(profile_id), placement.start)
+    }
+
+    /// `1g.10gb`.
+    pub fn profile_name(&self, id: u32) -> &str {
+        let profile = self.geometry.profile(id);
+        profile.map_or("?", |profile| profile.name.as_str())
     }
 
     /// The places of the instances that stand.
@@ -142,7 +156,7 @@ impl<'r, 's> Work<'r, 's> {
         let place = (profile_id, placement);
         self.intend(place)?;
         let first = self.standing.borrow().is_empty();
-        let seven = self.driver.when.get() == "seven";
+        let seven = self.when.get() == "seven";
         let when = match (seven, first) {
             (true, _) => "seven",
             (false, true) => "first",
@@ -150,7 +164,7 @@ impl<'r, 's> Work<'r, 's> {
         };
         let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
         let name = self.place_name(profile_id, placement);
-        let made = self.driver.change(create, when, &name, |calls| {
+        let made = self.change(create, when, &name, |calls| {
             calls.create_gpu_instance(profile_id, placement)
         })?;
         let gi = match made {
@@ -159,21 +173,21 @@ impl<'r, 's> Work<'r, 's> {
                 let is_there = |it: &Instance| it.placement == placement;
                 let stands = !self.standing.borrow().contains(&place)
                     && self.listed(profile_id)?.iter().any(is_there);
-                self.driver.record.check_instance(
+                self.record.check_instance(
                     "a create that is refused makes nothing",
                     format!("{name}, {}", named(code)),
                     "nothing",
                     if stands { "an instance" } else { "nothing" },
                 );
                 if stands {
-                    self.driver.clear_place(profile_id, placement)?;
+                    self.clear_place(profile_id, placement)?;
                 }
                 self.forget(place)?;
                 return Ok(Err(code));
             }
         };
         self.standing.borrow_mut().push(place);
-        let info = self.driver.ask("nvmlGpuInstanceGetInfo", &name, |calls| {
+        let info = self.ask("nvmlGpuInstanceGetInfo", &name, |calls| {
             calls.gpu_instance_info(gi)
         })?;
         let info = info.map_err(|code| {
@@ -185,8 +199,7 @@ impl<'r, 's> Work<'r, 's> {
             format!("{} of {} slices", self.place_name(profile, at), at.size)
         };
         let question = "an instance has the profile and the place that were asked for";
-        self.driver
-            .record
+        self.record
             .check_instance(question, &name, text(place), text(real));
         if real != place {
             self.intend(real)?;
@@ -212,10 +225,8 @@ impl<'r, 's> Work<'r, 's> {
         let kind = ci_profile_enum(profile.compute_slices);
         let gi = made.gi;
         let own = "nvmlGpuInstanceGetComputeInstanceProfileInfo";
-        let found = self
-            .driver
-            .ask(own, &name, |calls| calls.compute_profile(gi, kind))?;
-        let record = self.driver.record;
+        let found = self.ask(own, &name, |calls| calls.compute_profile(gi, kind))?;
+        let record = self.record;
         let id = found.as_ref().map_or(kind, |found| found.id);
         record.check_instance(
             "the id of a compute instance's profile is its number",
@@ -226,19 +237,15 @@ impl<'r, 's> Work<'r, 's> {
                 .map_or_else(|code| named(*code), |found| found.id.to_string()),
         );
         let create = "nvmlGpuInstanceCreateComputeInstance";
-        let answer = self
-            .driver
-            .change(create, self.driver.when.get(), &name, |calls| {
-                calls.create_compute_instance(gi, id)
-            })?;
+        let answer = self.change(create, self.when.get(), &name, |calls| {
+            calls.create_compute_instance(gi, id)
+        })?;
         let question = "a compute instance fills a new GPU instance";
         record.check_instance(question, &name, "success (0)", said(&answer));
         let Ok(ci) = answer else { return Ok(false) };
-        let info = self
-            .driver
-            .ask("nvmlComputeInstanceGetInfo_v2", &name, |calls| {
-                calls.compute_instance_info(ci)
-            })?;
+        let info = self.ask("nvmlComputeInstanceGetInfo_v2", &name, |calls| {
+            calls.compute_instance_info(ci)
+        })?;
         let question = "a new compute instance is there";
         record.check_instance(question, &name, "success (0)", said(&info));
         let Ok(info) = info else { return Ok(false) };
@@ -252,7 +259,7 @@ impl<'r, 's> Work<'r, 's> {
         let Some((mig, uuid)) = mig else {
             return Ok(false);
         };
-        self.driver.record.aliases.of("MIG", &uuid);
+        self.record.aliases.of("MIG", &uuid);
         made.compute = Some(Compute {
             ci,
             ci_id: info.ci_id,
@@ -269,21 +276,17 @@ impl<'r, 's> Work<'r, 's> {
         ci_id: u32,
         told: DeviceHandle<'s>,
     ) -> Result<(Option<MigDevice<'s>>, &'static str), Stop> {
-        let name = format!("MIG-{}/{gi_id}/{ci_id}", self.driver.gpu.uuid);
+        let name = format!("MIG-{}/{gi_id}/{ci_id}", self.gpu.uuid);
         let uuid = |device| {
-            let uuid = self
-                .driver
-                .ask("nvmlDeviceGetUUID", "", |calls| calls.uuid(device))?;
+            let uuid = self.ask("nvmlDeviceGetUUID", "", |calls| calls.uuid(device))?;
             Ok::<_, Stop>(uuid.ok().filter(|uuid| uuid.starts_with("MIG-")))
         };
         if let Some(uuid) = uuid(told)? {
             return Ok((Some((told, uuid)), "its own info"));
         }
-        let by_name =
-            self.driver
-                .ask("nvmlDeviceGetHandleByUUID", "MIG-GPU-UUID/GI/CI", |calls| {
-                    calls.by_uuid(&name)
-                })?;
+        let by_name = self.ask("nvmlDeviceGetHandleByUUID", "MIG-GPU-UUID/GI/CI", |calls| {
+            calls.by_uuid(&name)
+        })?;
         if let Ok(device) = by_name
             && let Some(uuid) = uuid(device)?
         {
@@ -291,15 +294,11 @@ impl<'r, 's> Work<'r, 's> {
         }
         for index in 0..self.slots()? {
             let walk = "nvmlDeviceGetMigDeviceHandleByIndex";
-            let device = self
-                .driver
-                .ask(walk, index, |calls| calls.mig_by_index(index))?;
+            let device = self.ask(walk, index, |calls| calls.mig_by_index(index))?;
             let Ok(device) = device else { continue };
-            let gi = self
-                .driver
-                .ask("nvmlDeviceGetGpuInstanceId", index, |calls| {
-                    calls.gpu_instance_of(device)
-                })?;
+            let gi = self.ask("nvmlDeviceGetGpuInstanceId", index, |calls| {
+                calls.gpu_instance_of(device)
+            })?;
             if gi == Ok(gi_id)
                 && let Some(uuid) = uuid(device)?
             {
@@ -311,11 +310,9 @@ impl<'r, 's> Work<'r, 's> {
 
     /// The number of slots of MIG devices.
     pub fn slots(&self) -> Result<u32, Stop> {
-        let slots = self
-            .driver
-            .ask("nvmlDeviceGetMaxMigDeviceCount", "", |calls| {
-                calls.mig_slots()
-            })?;
+        let slots = self.ask("nvmlDeviceGetMaxMigDeviceCount", "", |calls| {
+            calls.mig_slots()
+        })?;
         Ok(slots.unwrap_or(0))
     }
 
@@ -324,8 +321,7 @@ impl<'r, 's> Work<'r, 's> {
         let name = self.place_name(profile_id, placement);
         let made = self.make_bare(profile_id, placement)?;
         let question = "an instance can be made at each free place";
-        self.driver
-            .record
+        self.record
             .check_instance(question, &name, "success (0)", said(&made));
         let Ok(mut made) = made else { return Ok(None) };
         if self.fill(&mut made)? {
@@ -335,17 +331,23 @@ impl<'r, 's> Work<'r, 's> {
         Ok(None)
     }
 
+    /// Makes an instance of the smallest size at its first place.
+    pub fn make_smallest(&self) -> Result<Option<Made<'s>>, Stop> {
+        match self.smallest_places() {
+            Some((profile_id, first, _)) => self.make(profile_id, first),
+            None => Ok(None),
+        }
+    }
+
     /// The driver's list of the instances of a profile.
     pub fn listed(&self, profile_id: u32) -> Result<Vec<Instance>, Stop> {
         let args = format!("profile {profile_id}");
-        let handles = self
-            .driver
-            .ask("nvmlDeviceGetGpuInstances", args, |calls| {
-                calls.gpu_instances(profile_id)
-            })?;
+        let handles = self.ask("nvmlDeviceGetGpuInstances", args, |calls| {
+            calls.gpu_instances(profile_id)
+        })?;
         let mut found = Vec::new();
         for gi in handles.unwrap_or_default() {
-            let info = self.driver.ask("nvmlGpuInstanceGetInfo", "", |calls| {
+            let info = self.ask("nvmlGpuInstanceGetInfo", "", |calls| {
                 calls.gpu_instance_info(gi)
             })?;
             found.extend(info.ok());
@@ -384,15 +386,20 @@ impl<'r, 's> Work<'r, 's> {
 
     /// Whether MIG mode is on.
     pub fn is_mig(&self) -> Result<bool, Stop> {
-        let mode = self
-            .driver
-            .ask("nvmlDeviceGetMigMode", "", |calls| calls.mig_mode())?;
+        let mode = self.ask("nvmlDeviceGetMigMode", "", |calls| calls.mig_mode())?;
         Ok(mode.is_ok_and(|(now, _)| now))
     }
 
     /// The profiles of which slices are made.
     pub fn plain(&self) -> impl Iterator<Item = &Profile> {
         self.geometry.profiles.iter().filter(|it| it.is_plain())
+    }
+
+    /// The id of the smallest plain profile, and its first and last place.
+    pub fn smallest_places(&self) -> Option<(u32, Placement, Placement)> {
+        let smallest = self.smallest()?;
+        let places = &smallest.placements;
+        Some((smallest.id, *places.first()?, *places.last()?))
     }
 
     /// The smallest plain profile.

@@ -9,13 +9,13 @@ use crate::work::{Made, Work};
 
 /// What an instance is known by.
 struct Identity {
-    gi: u32,
+    gi: String,
     uuid: String,
     minors: String,
 }
 
 fn identity(work: &Work<'_, '_>, made: &Made<'_>) -> Identity {
-    let (gpu, caps) = (work.driver.gpu.minor, &work.driver.caps);
+    let (gpu, caps) = (work.gpu.minor, &work.caps);
     let compute = made.compute.as_ref();
     let ci = compute.map(|compute| compute.ci_id);
     let minor = |ci| {
@@ -24,37 +24,33 @@ fn identity(work: &Work<'_, '_>, made: &Made<'_>) -> Identity {
     };
     let uuid = compute.map_or("none", |compute| compute.uuid.as_str());
     Identity {
-        gi: made.gi_id,
-        uuid: work.driver.record.aliases.of("MIG", uuid),
+        gi: made.gi_id.to_string(),
+        uuid: work.record.aliases.of("MIG", uuid),
         minors: format!("{}, {}", minor(None), minor(ci)),
     }
 }
 
 pub fn again(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
+    let Some((smallest, place, other)) = work.smallest_places() else {
         return Ok(());
     };
-    let (Some(&place), Some(&other)) = (smallest.placements.first(), smallest.placements.last())
-    else {
-        return Ok(());
-    };
-    let Some(first) = alone(work, smallest.id, place)? else {
+    let Some(first) = alone(work, smallest, place)? else {
         return Ok(());
     };
     for _ in 1..work.pace.repeats {
-        if let Some(now) = alone(work, smallest.id, place)? {
+        if let Some(now) = alone(work, smallest, place)? {
             compare(work, &first, &now, "alone");
         }
     }
     // Neighbours in two orders give the instance other engines and, if a driver counts, other ids.
     for upwards in [true, false] {
-        if work.driver.out_of_time() {
+        if work.out_of_time() {
             break;
         }
-        beside(work, &first, smallest.id, place, upwards)?;
+        beside(work, &first, smallest, place, upwards)?;
     }
     if place != other {
-        different(work, smallest.id, [place, other])?;
+        different(work, smallest, [place, other])?;
     }
     larger(work)?;
     work.only_own()
@@ -70,25 +66,14 @@ fn alone(work: &Work<'_, '_>, id: u32, place: Placement) -> Result<Option<Identi
 }
 
 fn compare(work: &Work<'_, '_>, first: &Identity, now: &Identity, subject: &str) {
-    let record = work.driver.record;
-    record.check(
-        "the same place gives the same instance id",
-        subject,
-        first.gi,
-        now.gi,
-    );
-    record.check(
-        "the same place gives the same MIG UUID",
-        subject,
-        &first.uuid,
-        &now.uuid,
-    );
-    record.check(
-        "the same place gives the same capability minors",
-        subject,
-        &first.minors,
-        &now.minors,
-    );
+    for (what, first, now) in [
+        ("instance id", &first.gi, &now.gi),
+        ("MIG UUID", &first.uuid, &now.uuid),
+        ("capability minors", &first.minors, &now.minors),
+    ] {
+        let question = format!("the same place gives the same {what}");
+        work.record.check(&question, subject, first, now);
+    }
 }
 
 /// With instances at all other places of the profile, made before it.
@@ -127,7 +112,7 @@ fn beside(
         uuids.extend(made.compute.as_ref().map(|compute| compute.uuid.clone()));
         neighbours.push(made);
         let question = "each instance on the GPU has a MIG UUID of its own";
-        let record = work.driver.record;
+        let record = work.record;
         record.check(question, subject, neighbours.len(), uuids.len());
     }
     for made in neighbours {
@@ -143,9 +128,7 @@ fn different(work: &Work<'_, '_>, id: u32, places: [Placement; 2]) -> Result<(),
         uuids.extend(alone(work, id, place)?.map(|it| it.uuid));
     }
     let question = "another place gives another MIG UUID";
-    work.driver
-        .record
-        .check(question, "", places.len(), uuids.len());
+    work.record.check(question, "", places.len(), uuids.len());
     Ok(())
 }
 
@@ -157,11 +140,7 @@ fn larger(work: &Work<'_, '_>) -> Result<(), Stop> {
         else {
             continue;
         };
-        if low == high
-            || low.overlaps(high)
-            || profile.max_instances < 2
-            || work.driver.out_of_time()
-        {
+        if low == high || low.overlaps(high) || profile.max_instances < 2 || work.out_of_time() {
             continue;
         }
         let mut ids = Vec::new();
@@ -178,7 +157,7 @@ fn larger(work: &Work<'_, '_>) -> Result<(), Stop> {
         }
         let text = |ids: &Vec<u32>| format!("{ids:?}");
         let question = "ids do not depend on the order in which instances are made";
-        let record = work.driver.record;
+        let record = work.record;
         record.check(question, &profile.name, text(&ids[0]), text(&ids[1]));
     }
     Ok(())

@@ -12,45 +12,32 @@ const COMPUTE_IDS: u32 = 16;
 const INSTANCE_IDS: u32 = 21;
 
 pub fn errors(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
+    let Some((smallest, place, last)) = work.smallest_places() else {
         return Ok(());
     };
-    let Some(&place) = smallest.placements.first() else {
+    let Some(made) = work.make(smallest, place)? else {
         return Ok(());
     };
-    let Some(made) = work.make(smallest.id, place)? else {
-        return Ok(());
-    };
-    refused(
-        work,
-        smallest.id,
-        place,
-        "an occupied place",
-        codes::INSUFFICIENT_RESOURCES,
-    )?;
-    let free = smallest.placements.last().copied().unwrap_or(place);
-    let Placement { start, size } = free;
     let wrong_size = Placement {
-        start,
-        size: size + 1,
+        size: last.size + 1,
+        ..last
     };
-    refused(
-        work,
-        smallest.id,
-        wrong_size,
-        "a wrong size",
-        codes::INVALID_ARGUMENT,
-    )?;
-    let start = work.geometry.memory_slices;
-    let wrong_start = Placement { start, size };
-    refused(
-        work,
-        smallest.id,
-        wrong_start,
-        "a start behind the last slice",
-        codes::INVALID_ARGUMENT,
-    )?;
-    absent_compute(work, &made, &smallest.name)?;
+    let wrong_start = Placement {
+        start: work.geometry.memory_slices,
+        ..last
+    };
+    for (place, what, code) in [
+        (place, "an occupied place", codes::INSUFFICIENT_RESOURCES),
+        (wrong_size, "a wrong size", codes::INVALID_ARGUMENT),
+        (
+            wrong_start,
+            "a start behind the last slice",
+            codes::INVALID_ARGUMENT,
+        ),
+    ] {
+        refused(work, smallest, place, what, code)?;
+    }
+    absent_compute(work, &made)?;
     absent_instances(work)?;
     work.remove(&made)?;
     let largest = work
@@ -61,7 +48,7 @@ pub fn errors(work: &Work<'_, '_>) -> Result<(), Stop> {
         && let Some(&place) = largest.placements.first()
         && let Some(made) = work.make(largest.id, place)?
     {
-        absent_compute(work, &made, &largest.name)?;
+        absent_compute(work, &made)?;
         work.remove(&made)?;
     }
     work.only_own()
@@ -77,9 +64,7 @@ fn refused(
 ) -> Result<(), Stop> {
     let made = work.make_bare(profile, place)?;
     let question = format!("the code of a create at {what}");
-    work.driver
-        .record
-        .check(&question, "", named(code), said(&made));
+    work.record.check(&question, "", named(code), said(&made));
     match made {
         Ok(made) => work.remove(&made),
         Err(_) => Ok(()),
@@ -88,12 +73,13 @@ fn refused(
 
 /// Compute instances that do not exist. INVALID_ARGUMENT is as good as NOT_FOUND where the id is above the most
 /// compute instances.
-fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>, profile: &str) -> Result<(), Stop> {
+fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
+    let profile = work.profile_name(made.profile_id);
     let own = made.compute.as_ref().map(|compute| compute.ci_id);
     let call = "nvmlGpuInstanceGetComputeInstanceById";
-    let record = work.driver.record;
+    let record = work.record;
     for id in 0..COMPUTE_IDS {
-        let answer = work.driver.ask(call, format!("{profile}, {id}"), |calls| {
+        let answer = work.ask(call, format!("{profile}, {id}"), |calls| {
             calls.compute_instance_by_id(made.gi, id)
         })?;
         let subject = format!("compute instance {id} of {profile}");
@@ -117,12 +103,10 @@ fn absent_instances(work: &Work<'_, '_>) -> Result<(), Stop> {
     let own: Vec<u32> = work.all()?.iter().map(|it| it.gi_id).collect();
     for id in 0..INSTANCE_IDS {
         let call = "nvmlDeviceGetGpuInstanceById";
-        let answer = work
-            .driver
-            .ask(call, id, |calls| calls.gpu_instance_by_id(id))?;
+        let answer = work.ask(call, id, |calls| calls.gpu_instance_by_id(id))?;
         if !own.contains(&id) {
             let question = "the code for the id of an absent GPU instance";
-            let record = work.driver.record;
+            let record = work.record;
             record.check(question, id, named(codes::NOT_FOUND), said(&answer));
         }
     }

@@ -16,24 +16,20 @@ use crate::work::{Made, Work};
 const NO_DEVICE: i32 = 100;
 
 pub fn fence(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
-        return Ok(());
-    };
-    let (Some(&own), Some(&other)) = (smallest.placements.first(), smallest.placements.last())
-    else {
+    let Some((smallest, own, other)) = work.smallest_places() else {
         return Ok(());
     };
     if own.overlaps(other) {
         return Ok(());
     }
-    let Some(own) = work.make(smallest.id, own)? else {
+    let Some(own) = work.make(smallest, own)? else {
         return Ok(());
     };
-    if let Some(other) = work.make(smallest.id, other)? {
+    if let Some(other) = work.make(smallest, other)? {
         let tried = attempts(work, &own, &other)?;
         if let Err(failure) = tried {
             let question = "a fenced process opens its own instance alone";
-            work.driver.record.not_measured(question, failure);
+            work.record.not_measured(question, failure);
         }
         work.remove(&other)?;
     }
@@ -42,7 +38,7 @@ pub fn fence(work: &Work<'_, '_>) -> Result<(), Stop> {
 
 /// The capabilities of an instance.
 fn minors(work: &Work<'_, '_>, made: &Made<'_>) -> Vec<u32> {
-    let (caps, gpu) = (&work.driver.caps, work.driver.gpu.minor);
+    let (caps, gpu) = (&work.caps, work.gpu.minor);
     let ci = made.compute.as_ref().map(|compute| compute.ci_id);
     let of = |ci| caps.declared(gpu, made.gi_id, ci).map(|it| it.minor);
     [of(None), of(ci)].into_iter().flatten().collect()
@@ -53,18 +49,16 @@ fn attempts(
     own: &Made<'_>,
     other: &Made<'_>,
 ) -> Result<Result<(), Failure>, Stop> {
-    let caps = &work.driver.caps;
+    let caps = &work.caps;
     let (Some(mine), Some(others)) = (&own.compute, &other.compute) else {
         return Ok(Ok(()));
     };
     // Root's question to NVML makes the device nodes, as nvidia-modprobe does for programs of users.
     for uuid in [&mine.uuid, &others.uuid] {
-        let asked = work
-            .driver
-            .ask("nvmlDeviceGetHandleByUUID", "MIG", |calls| {
-                calls.by_uuid(uuid)
-            })?;
-        let _ = asked.map(|mig| work.driver.gpu.calls().memory(mig));
+        let asked = work.ask("nvmlDeviceGetHandleByUUID", "MIG", |calls| {
+            calls.by_uuid(uuid)
+        })?;
+        let _ = asked.map(|mig| work.gpu.calls().memory(mig));
     }
     let Ok(major) = caps.major("nvidia-caps") else {
         return Ok(Err(Failure::Process(
@@ -78,8 +72,8 @@ fn attempts(
     let device = |minor| DeviceRule::Device(DeviceNumber { major, minor });
     let mut rules: Vec<DeviceRule> = foreign.map(device).collect();
     let mut gpus = Vec::new();
-    for gpu in work.driver.gpu.session().gpus()? {
-        if gpu.minor != work.driver.gpu.minor
+    for gpu in work.gpu.session().gpus()? {
+        if gpu.minor != work.gpu.minor
             && let Ok(number) = caps.gpu_device(gpu.minor)
         {
             rules.push(DeviceRule::Device(number));
@@ -122,7 +116,7 @@ fn attempts(
 }
 
 fn judge(work: &Work<'_, '_>, what: &str, path: &Path, found: Opened, closed: bool) {
-    let record = work.driver.record;
+    let record = work.record;
     let question = "a fenced process opens its own instance alone";
     if found.is_missing() || !path.exists() {
         record.note("device nodes that do not exist", what);
@@ -136,7 +130,7 @@ fn judge(work: &Work<'_, '_>, what: &str, path: &Path, found: Opened, closed: bo
 fn through_cuda(work: &Work<'_, '_>, setting: &Setting, other: &str) -> Result<(), Failure> {
     let setting = setting.clone().with("CUDA_VISIBLE_DEVICES", other);
     let mut client = Client::start(&work.program.client, &setting)?;
-    let record = work.driver.record;
+    let record = work.record;
     let question = "CUDA gives a fenced process no other instance";
     match client.look() {
         Ok(seen) if seen.devices.is_empty() => record.check(question, "", "none", "none"),

@@ -24,13 +24,7 @@ fn failed(error: impl std::fmt::Display) -> Stop {
 }
 
 pub fn files(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
-        return Ok(());
-    };
-    let Some(&place) = smallest.placements.first() else {
-        return Ok(());
-    };
-    let Some(made) = work.make(smallest.id, place)? else {
+    let Some(made) = work.make_smallest()? else {
         return Ok(());
     };
     let found = look(work, &made);
@@ -52,8 +46,8 @@ fn text(node: Option<NodeState>) -> String {
 
 /// The number in a capability's `DeviceFileModify`.
 fn mark(work: &Work<'_, '_>, made: &Made<'_>) -> String {
-    let gpu = work.driver.gpu.minor;
-    let declared = work.driver.caps.declared(gpu, made.gi_id, None);
+    let gpu = work.gpu.minor;
+    let declared = work.caps.declared(gpu, made.gi_id, None);
     declared.map_or_else(|| "none".to_owned(), |it| it.modify.to_string())
 }
 
@@ -63,15 +57,13 @@ fn without_mark(work: &Work<'_, '_>, before: &Made<'_>) -> Result<(), Stop> {
         return Ok(());
     };
     let question = "a new instance at the place of a marked one has no mark";
-    work.driver
-        .record
-        .check(question, "", 1, mark(work, &again));
+    work.record.check(question, "", 1, mark(work, &again));
     work.remove(&again)
 }
 
 fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
-    let record = work.driver.record;
-    let (gpu, caps) = (work.driver.gpu.minor, &work.driver.caps);
+    let record = work.record;
+    let (gpu, caps) = (work.gpu.minor, &work.caps);
     let Some(declared) = caps.declared(gpu, made.gi_id, None) else {
         record.not_measured(
             "device nodes of capabilities",
@@ -121,12 +113,10 @@ fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     let own = text(now());
     if let Some(compute) = &made.compute {
         let uuid = compute.uuid.clone();
-        let asked = work
-            .driver
-            .ask("nvmlDeviceGetHandleByUUID", "MIG", |calls| {
-                calls.by_uuid(&uuid)
-            })?;
-        let _ = asked.map(|mig| work.driver.gpu.calls().memory(mig));
+        let asked = work.ask("nvmlDeviceGetHandleByUUID", "MIG", |calls| {
+            calls.by_uuid(&uuid)
+        })?;
+        let _ = asked.map(|mig| work.gpu.calls().memory(mig));
     }
     let question = "a node that gpufrac gave to a user stays so";
     record.check(

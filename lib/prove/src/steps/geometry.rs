@@ -9,7 +9,7 @@ use crate::work::Work;
 
 /// gpufrac's table of the GPU; None if it knows no such model.
 fn table(work: &Work<'_, '_>) -> Result<Option<(&'static str, Geometry)>, Stop> {
-    let gpu = &work.driver.gpu;
+    let gpu = &work.gpu;
     let model = Geometry::model_of_product(&gpu.name(), gpu.memory()?);
     Ok(model.and_then(|name| Some((name, Geometry::builtin(name)?))))
 }
@@ -31,7 +31,7 @@ fn memory(own: MemoryMib, real: MemoryMib) -> String {
 }
 
 pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let Some((model, table)) = table(work)? else {
         record.not_measured(
             "the driver's table is gpufrac's",
@@ -42,12 +42,8 @@ pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {
     let real = &work.geometry;
     record.note("the model", model);
     record.check("memory slices", "", table.memory_slices, real.memory_slices);
-    record.check(
-        "compute slices",
-        "",
-        table.compute_slices,
-        real.compute_slices,
-    );
+    let [ours, theirs] = [table.compute_slices, real.compute_slices];
+    record.check("compute slices", "", ours, theirs);
     let ours = table.profiles.iter().filter(|profile| profile.is_plain());
     for own in ours {
         let name = own.name.as_str();
@@ -57,42 +53,27 @@ pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {
         };
         record.check("the profile exists", name, "yes", "yes");
         record.check("the name of the profile", own.id, name, &driver.name);
-        record.check(
-            "the number of the profile in nvml.h",
-            name,
-            own.slice_enum,
-            driver.slice_enum,
-        );
-        record.check(
-            "compute slices of the profile",
-            name,
-            own.compute_slices,
-            driver.compute_slices,
-        );
-        record.check(
-            "the most instances of the profile",
-            name,
-            own.max_instances,
-            driver.max_instances,
-        );
-        record.check(
-            "multiprocessors of the profile",
-            name,
-            own.multiprocessors,
-            driver.multiprocessors,
-        );
+        let number = |text: &str, of: fn(&Profile) -> u32| {
+            record.check(text, name, of(own), of(driver));
+        };
+        number("the number of the profile in nvml.h", |it| it.slice_enum);
+        number("compute slices of the profile", |it| {
+            it.compute_slices.into()
+        });
+        number("the most instances of the profile", |it| it.max_instances);
+        number("multiprocessors of the profile", |it| it.multiprocessors);
         record.check(
             "positions of the profile",
             name,
             places(own),
             places(driver),
         );
-        let question = "memory of the profile, within 10 %";
+        let memory = memory(own.memory, driver.memory);
         record.check(
-            question,
+            "memory of the profile, within 10 %",
             name,
             own.memory,
-            memory(own.memory, driver.memory),
+            memory,
         );
     }
     let known = |profile: &&Profile| profile.is_plain() && table.profile(profile.id).is_none();
@@ -135,7 +116,7 @@ fn proof(geometry: &Geometry, kind: LayoutKind, menu: &[Fraction], equal: bool) 
 
 pub fn layouts(work: &Work<'_, '_>) -> Result<(), Stop> {
     let table = table(work)?;
-    let record = work.driver.record;
+    let record = work.record;
     for (kind, menu, equal) in kinds() {
         let sizes: Vec<String> = menu.iter().map(|size| format!(" of {size}")).collect();
         let equal_word = if equal { " of equal halves" } else { "" };

@@ -26,14 +26,8 @@ pub fn holders() -> Vec<&'static str> {
 }
 
 pub fn in_use(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
-        return Ok(());
-    };
-    let Some(&place) = smallest.placements.first() else {
-        return Ok(());
-    };
     let mut other = session(work)?;
-    let Some(made) = work.make(smallest.id, place)? else {
+    let Some(made) = work.make_smallest()? else {
         return Ok(());
     };
     let Some(compute) = made.compute.clone() else {
@@ -41,7 +35,7 @@ pub fn in_use(work: &Work<'_, '_>) -> Result<(), Stop> {
     };
     other.hold(&target(work, &made))?;
     let done = work.destroy_compute(&made, compute.ci)?;
-    let record = work.driver.record;
+    let record = work.record;
     let question = "an instance ends while another session has handles of it";
     record.check(question, "compute instance", "success (0)", said(&done));
     if done.is_ok() {
@@ -60,7 +54,7 @@ pub fn in_use(work: &Work<'_, '_>) -> Result<(), Stop> {
         return work.only_own();
     };
     for _ in 0..work.pace.repeats {
-        let Some(made) = work.make(smallest.id, place)? else {
+        let Some(made) = work.make_smallest()? else {
             break;
         };
         let compute = made.compute.clone();

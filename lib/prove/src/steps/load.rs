@@ -19,20 +19,14 @@ const GPM_PAUSE: Duration = Duration::from_millis(110);
 const IDLE: f64 = 0.05;
 
 pub fn load(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
-        return Ok(());
-    };
-    let Some(&place) = smallest.placements.first() else {
-        return Ok(());
-    };
-    let Some(made) = work.make(smallest.id, place)? else {
+    let Some(made) = work.make_smallest()? else {
         return Ok(());
     };
     let Some(compute) = made.compute.clone() else {
         return work.remove(&made);
     };
-    let record = work.driver.record;
-    let has_gpm = work.driver.gpu.has_gpm()?;
+    let record = work.record;
+    let has_gpm = work.gpu.has_gpm()?;
     if has_gpm {
         counted(work, "activity of an idle instance by GPM", &made, true)?
     } else {
@@ -63,7 +57,7 @@ pub fn load(work: &Work<'_, '_>) -> Result<(), Stop> {
 }
 
 fn sample<'s>(work: &Work<'_, 's>, gi_id: u32) -> Result<Result<Counters<'s>, u32>, Stop> {
-    match work.driver.gpu.counters(gi_id) {
+    match work.gpu.counters(gi_id) {
         Ok(counters) => Ok(Ok(counters)),
         Err(error) => Ok(Err(error.code().unwrap_or(codes::UNKNOWN))),
     }
@@ -80,7 +74,7 @@ fn activity(work: &Work<'_, '_>, gi_id: u32) -> Result<String, Stop> {
         Ok(second) => second,
         Err(code) => return Ok(named(code)),
     };
-    Ok(match work.driver.gpu.session().activity(&first, &second) {
+    Ok(match work.gpu.session().activity(&first, &second) {
         Ok(part) if part < IDLE => "idle".to_owned(),
         Ok(_) => "busy".to_owned(),
         Err(error) => named(error.code().unwrap_or(codes::UNKNOWN)),
@@ -90,7 +84,7 @@ fn activity(work: &Work<'_, '_>, gi_id: u32) -> Result<String, Stop> {
 fn counted(work: &Work<'_, '_>, question: &str, made: &Made<'_>, idle: bool) -> Result<(), Stop> {
     let expected = if idle { "idle" } else { "busy" };
     let found = activity(work, made.gi_id)?;
-    work.driver.record.check(question, "", expected, found);
+    work.record.check(question, "", expected, found);
     Ok(())
 }
 
@@ -101,15 +95,13 @@ fn listed(
     question: &str,
     pid: Option<u32>,
 ) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let call = "nvmlDeviceGetComputeRunningProcesses_v3";
-    let whole = work.driver.gpu.calls().itself()?;
+    let whole = work.gpu.calls().itself()?;
     let devices: [(&str, DeviceHandle<'_>); 2] =
         [("of the GPU", whole), ("of the instance", compute.mig)];
     for (subject, device) in devices {
-        let found = work
-            .driver
-            .ask(call, subject, |calls| calls.processes(device))?;
+        let found = work.ask(call, subject, |calls| calls.processes(device))?;
         let text = match found {
             Err(code) => named(code),
             Ok(list) => match (list.len(), pid) {
@@ -132,7 +124,7 @@ fn used(
     mut client: Client,
     has_gpm: bool,
 ) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     match client.begin() {
         Err(failure) => {
             record.check("a program can work on its instance", "", "success", failure);
@@ -185,8 +177,7 @@ fn busy(
         "{:.1} of 10^12 operations with 32 bits a second",
         computed.tflops
     );
-    work.driver
-        .record
+    work.record
         .note("the speed of the smallest instance", speed);
     Ok(Ok(()))
 }
@@ -214,7 +205,7 @@ fn killed(
     if let Some(stop) = failed {
         return Err(stop);
     }
-    let record = work.driver.record;
+    let record = work.record;
     let question =
         "an instance is free within the patience of the run after SIGKILL of its program";
     let free = if killed.free_ms.is_some() { "free" } else { "in use" };
@@ -241,7 +232,7 @@ fn across(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     };
     sleep(GPM_PAUSE);
     let second = sample(work, again.gi_id)?;
-    let session = work.driver.gpu.session();
+    let session = work.gpu.session();
     let value = match (first, second) {
         (Ok(first), Ok(second)) => match session.activity(&first, &second) {
             Ok(part) => format!("{:.0} %", part * 100.0),
@@ -250,6 +241,6 @@ fn across(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
         (Err(code), _) | (_, Err(code)) => named(code),
     };
     let question = "activity by GPM across a new instance at the same place";
-    work.driver.record.note(question, value);
+    work.record.note(question, value);
     work.remove(&again)
 }

@@ -16,13 +16,11 @@ const IN_PROGRESS: u32 = 2;
 
 /// Switches the mode; whether it is as wanted then.
 pub fn switch(work: &Work<'_, '_>, on: bool) -> Result<bool, Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let word = if on { "on" } else { "off" };
-    let status = work
-        .driver
-        .change("nvmlDeviceSetMigMode", "alone", word, |calls| {
-            calls.set_mig_mode(on)
-        })?;
+    let status = work.change("nvmlDeviceSetMigMode", "alone", word, |calls| {
+        calls.set_mig_mode(on)
+    })?;
     record.check(
         "the code of a change of MIG mode",
         word,
@@ -36,9 +34,7 @@ pub fn switch(work: &Work<'_, '_>, on: bool) -> Result<bool, Stop> {
         named(codes::SUCCESS),
         named(status),
     );
-    let mode = work
-        .driver
-        .ask("nvmlDeviceGetMigMode", "", |calls| calls.mig_mode())?;
+    let mode = work.ask("nvmlDeviceGetMigMode", "", |calls| calls.mig_mode())?;
     let found = mode.map_or_else(named, |(now, then)| format!("{now}, after a reset {then}"));
     record.check(
         "MIG mode after a change",
@@ -51,7 +47,7 @@ pub fn switch(work: &Work<'_, '_>, on: bool) -> Result<bool, Stop> {
 
 /// Off and on, with minors, fabric and profiles in each mode.
 pub fn mode(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     record.note("the fabric with MIG on", fabric(work)?);
     let off = switch(work, false)?;
     if off {
@@ -59,13 +55,13 @@ pub fn mode(work: &Work<'_, '_>) -> Result<(), Stop> {
         let mut now = fabric(work)?;
         record.note("the fabric directly after MIG mode ended", &now);
         while now.starts_with(&format!("state {IN_PROGRESS}")) && begin.elapsed() < FABRIC {
-            work.driver.go_on()?;
+            work.go_on()?;
             std::thread::sleep(PAUSE);
             now = fabric(work)?;
         }
         let ms = begin.elapsed().as_millis();
         record.note("the fabric later", format!("{now} after {ms} ms"));
-        let same = work.driver.gpu.geometry()? == work.geometry;
+        let same = work.gpu.geometry()? == work.geometry;
         record.check(
             "profiles and positions do not depend on the mode",
             "",
@@ -82,17 +78,15 @@ pub fn mode(work: &Work<'_, '_>) -> Result<(), Stop> {
 }
 
 fn minor(work: &Work<'_, '_>, word: &str) -> Result<(), Stop> {
-    let now = work.driver.gpu.minor_now()?;
+    let now = work.gpu.minor_now()?;
     let question = "the GPU's device number stays when MIG mode changes";
-    let record = work.driver.record;
-    record.check(question, word, work.driver.gpu.minor, now);
+    let record = work.record;
+    record.check(question, word, work.gpu.minor, now);
     Ok(())
 }
 
 fn fabric(work: &Work<'_, '_>) -> Result<String, Stop> {
-    let answer = work
-        .driver
-        .ask("nvmlDeviceGetGpuFabricInfo", "", |calls| calls.fabric())?;
+    let answer = work.ask("nvmlDeviceGetGpuFabricInfo", "", |calls| calls.fabric())?;
     Ok(match answer {
         Ok(fabric) => format!("state {}, status {}", fabric.state, named(fabric.status)),
         Err(code) => named(code),

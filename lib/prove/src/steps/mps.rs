@@ -12,9 +12,9 @@ use crate::work::Work;
 const FOLDER: &str = "prove-mps";
 
 pub fn mps(work: &Work<'_, '_>, settings: &Settings) -> Result<Option<Record>, Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let all = "limits and faults under MPS";
-    if work.driver.out_of_time() {
+    if work.out_of_time() {
         record.not_measured(all, "the time of the run was over");
         return Ok(None);
     }
@@ -22,16 +22,9 @@ pub fn mps(work: &Work<'_, '_>, settings: &Settings) -> Result<Option<Record>, S
         record.not_measured(all, "there is no nvidia-cuda-mps-control");
         return Ok(None);
     }
-    let smallest = work.smallest().cloned();
-    let place = smallest
-        .as_ref()
-        .and_then(|it| it.placements.first().copied());
-    let made = match (smallest, place) {
-        (Some(smallest), Some(place)) if work.is_mig()? => work.make(smallest.id, place)?,
-        _ => None,
-    };
+    let made = if work.is_mig()? { work.make_smallest()? } else { None };
     let on_instance = made.as_ref().and_then(|made| made.compute.as_ref());
-    let device = on_instance.map_or(work.driver.gpu.uuid.clone(), |it| it.uuid.clone());
+    let device = on_instance.map_or(work.gpu.uuid.clone(), |it| it.uuid.clone());
     let client = Client::start(&work.program.client, &Setting::on(&device));
     let measured = match client.and_then(|mut client| client.look()) {
         Err(failure) => {
@@ -48,7 +41,7 @@ pub fn mps(work: &Work<'_, '_>, settings: &Settings) -> Result<Option<Record>, S
             folder: &settings.run.join(FOLDER),
             device: &device,
             pace: settings.pace.mps,
-            stop: &|| work.driver.go_on().is_err(),
+            stop: &|| work.go_on().is_err(),
         })),
     };
     if let Some(measured) = &measured {
@@ -57,7 +50,7 @@ pub fn mps(work: &Work<'_, '_>, settings: &Settings) -> Result<Option<Record>, S
     if let Some(made) = made {
         work.remove(&made)?;
     }
-    work.driver.go_on()?;
+    work.go_on()?;
     Ok(measured)
 }
 

@@ -24,7 +24,7 @@ pub fn orders(work: &Work<'_, '_>) -> Result<(), Stop> {
     let halves = Layout::solve(&work.geometry, LayoutKind::Halves, &[], false);
     let slices = Layout::solve(&work.geometry, LayoutKind::Slices, &[], false);
     let layouts: Vec<Layout> = [halves, slices].into_iter().flatten().collect();
-    let record = work.driver.record;
+    let record = work.record;
     if layouts.is_empty() {
         record.not_measured("random orders of jobs", "no layout is possible on this GPU");
         return Ok(());
@@ -34,7 +34,7 @@ pub fn orders(work: &Work<'_, '_>) -> Result<(), Stop> {
     let mut done = 0;
     let mut states = BTreeSet::new();
     while done < work.pace.orders && begin.elapsed() < work.pace.order_time {
-        if work.driver.out_of_time() {
+        if work.out_of_time() {
             break;
         }
         // Each second order has whole jobs of the equal slices only where both layouts exist.
@@ -97,7 +97,7 @@ fn arrive<'s>(
     let units = layout.menu[random.usize(0..layout.menu.len())].units;
     let of_side = jobs.iter().filter(|job| job.side == side);
     let used: u32 = of_side.map(|job| job.units).sum();
-    let record = work.driver.record;
+    let record = work.record;
     let standing = occupied(jobs);
     if used + units.0 > layout.capacity.0 {
         return taken(work, layout, side, units, &standing);
@@ -153,7 +153,7 @@ fn taken(
     let name = work.place_name(profile_id, placement);
     let made = work.make_bare(profile_id, placement)?;
     let question = "the driver refuses an instance where the solver sees no room";
-    let record = work.driver.record;
+    let record = work.record;
     record.check(
         question,
         name,

@@ -19,7 +19,7 @@ pub fn places(work: &Work<'_, '_>) -> Result<(), Stop> {
     let mut left_out = 0;
     for profile in &profiles {
         for (number, &placement) in profile.placements.iter().enumerate() {
-            if work.driver.out_of_time() {
+            if work.out_of_time() {
                 left_out += 1;
                 continue;
             }
@@ -28,7 +28,7 @@ pub fn places(work: &Work<'_, '_>) -> Result<(), Stop> {
     }
     if left_out > 0 {
         let reason = format!("the time was over before {left_out} of them");
-        work.driver.record.not_measured("all places", reason);
+        work.record.not_measured("all places", reason);
     }
     ids(work);
     work.only_own()
@@ -43,7 +43,7 @@ fn place(
     let name = work.place_name(profile.id, placement);
     capacity(work, profile, &name)?;
     let made = work.make_bare(profile.id, placement)?;
-    let record = work.driver.record;
+    let record = work.record;
     let question = "an instance can be made at each place of the driver's list";
     record.check(question, &name, "success (0)", said(&made));
     let Ok(mut made) = made else { return Ok(()) };
@@ -68,9 +68,7 @@ fn capacity(work: &Work<'_, '_>, profile: &Profile, name: &str) -> Result<(), St
     }
     let call = "nvmlDeviceGetGpuInstanceRemainingCapacity";
     let id = profile.id;
-    let found = work
-        .driver
-        .ask(call, name, |calls| calls.remaining_capacity(id))?;
+    let found = work.ask(call, name, |calls| calls.remaining_capacity(id))?;
     let standing = work.standing();
     let free = |place: &&Placement| standing.iter().all(|(_, other)| !other.overlaps(**place));
     let places = profile.placements.iter().filter(free).count() as u32;
@@ -88,13 +86,13 @@ fn capacity(work: &Work<'_, '_>, profile: &Profile, name: &str) -> Result<(), St
     let found = found.map_or_else(named, |count| count.to_string());
     let question = "the driver's count of further instances is gpufrac's";
     let subject = format!("{} beside {} instances", profile.name, standing.len());
-    work.driver.record.check(question, subject, expected, found);
+    work.record.check(question, subject, expected, found);
     Ok(())
 }
 
 /// Whether all ways to look for a GPU instance show it.
 fn seen(work: &Work<'_, '_>, profile: &Profile, made: &Made<'_>, name: &str) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let listed: Vec<String> = work
         .listed(profile.id)?
         .iter()
@@ -108,18 +106,16 @@ fn seen(work: &Work<'_, '_>, profile: &Profile, made: &Made<'_>, name: &str) -> 
         listed.join(", "),
     );
     let id = made.gi_id;
-    let by_id = work
-        .driver
-        .ask("nvmlDeviceGetGpuInstanceById", id, |calls| {
-            calls.gpu_instance_by_id(id)
-        })?;
+    let by_id = work.ask("nvmlDeviceGetGpuInstanceById", id, |calls| {
+        calls.gpu_instance_by_id(id)
+    })?;
     record.check(
         "an instance is found by its id",
         name,
         "success (0)",
         said(&by_id),
     );
-    let folders = work.driver.folders();
+    let folders = work.folders();
     let found = folders.map_or_else(|| "nothing".to_owned(), |ids| format!("{ids:?}"));
     record.check(
         "/proc has a folder for each instance",
@@ -140,12 +136,12 @@ fn described(
     let Some(compute) = &made.compute else {
         return Ok(());
     };
-    let record = work.driver.record;
+    let record = work.record;
     let uuid = &compute.uuid;
     let version = uuid_version(uuid);
     let digit = version.map_or_else(|| "none".to_owned(), String::from);
     record.check("the version digit of a MIG UUID", name, "5", digit);
-    let memory = work.driver.ask("nvmlDeviceGetMemoryInfo", name, |calls| {
+    let memory = work.ask("nvmlDeviceGetMemoryInfo", name, |calls| {
         calls.memory(compute.mig)
     })?;
     if let Ok((all, used)) = memory {
@@ -185,8 +181,8 @@ fn described(
 
 /// The capabilities' files in /proc against the driver's list of minors.
 fn capabilities(work: &Work<'_, '_>, made: &Made<'_>, ci: u32, name: &str) -> Option<[u32; 2]> {
-    let (caps, gpu) = (&work.driver.caps, work.driver.gpu.minor);
-    let record = work.driver.record;
+    let (caps, gpu) = (&work.caps, work.gpu.minor);
+    let record = work.record;
     let (_, minors) = caps.minors().ok()?;
     let listed = |opens| {
         let mut known = minors.iter();
@@ -227,14 +223,14 @@ fn capabilities(work: &Work<'_, '_>, made: &Made<'_>, ci: u32, name: &str) -> Op
 fn refuses_to_end(work: &Work<'_, '_>, made: &Made<'_>, name: &str) -> Result<(), Stop> {
     let done = work.destroy_bare(made)?;
     let question = "a GPU instance with a compute instance in it is not destroyed";
-    let record = work.driver.record;
+    let record = work.record;
     record.check(question, name, named(codes::IN_USE), said(&done));
     Ok(())
 }
 
 /// The ids as a function of the place.
 fn ids(work: &Work<'_, '_>) {
-    let record = work.driver.record;
+    let record = work.record;
     let places = record.places.borrow();
     let mut greatest = 0;
     for profile in &work.geometry.profiles {
@@ -277,7 +273,7 @@ fn ids(work: &Work<'_, '_>) {
 
 /// Whether the ids of the upper half come before those of the lower one.
 fn halves(work: &Work<'_, '_>) {
-    let record = work.driver.record;
+    let record = work.record;
     let places = record.places.borrow();
     let Some(smallest) = work.smallest() else {
         return;

@@ -5,19 +5,13 @@ use crate::steps::times::{session, target};
 use crate::work::Work;
 
 pub fn sessions(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
-        return Ok(());
-    };
-    let Some(&place) = smallest.placements.first() else {
-        return Ok(());
-    };
     let mut older = session(work)?;
-    let Some(made) = work.make(smallest.id, place)? else {
+    let Some(made) = work.make_smallest()? else {
         return Ok(());
     };
     let on = target(work, &made);
     let all = "seen by its id, by its UUID, in a walk, in the list";
-    let record = work.driver.record;
+    let record = work.record;
     let question = "another session sees a new instance";
     record.check(question, "an older one", all, older.look(&on)?.seen());
     let mut other = session(work)?;
@@ -25,7 +19,7 @@ pub fn sessions(work: &Work<'_, '_>) -> Result<(), Stop> {
     work.remove(&made)?;
     let question = "an older session does not see a destroyed instance";
     record.check(question, "", "not seen", other.look(&on)?.seen());
-    if let Some(again) = work.make(smallest.id, place)? {
+    if let Some(again) = work.make(made.profile_id, made.placement)? {
         let question = "an older session sees the instance that was made again";
         record.check(question, "", all, other.look(&target(work, &again))?.seen());
         work.remove(&again)?;

@@ -23,40 +23,36 @@ pub fn target(work: &Work<'_, '_>, made: &Made<'_>) -> Target {
         gi_id: made.gi_id,
         ci_id: compute.map_or(0, |compute| compute.ci_id),
         uuid: compute.map_or_else(String::new, |compute| compute.uuid.clone()),
-        pci: work.driver.caps.pci_of(&work.driver.gpu.uuid),
+        pci: work.caps.pci_of(&work.gpu.uuid),
     }
 }
 
 /// A further session.
 pub fn session(work: &Work<'_, '_>) -> Result<Session, Stop> {
-    let library: PathBuf = work.driver.gpu.session().library().to_owned();
-    Session::start(work.program, &library, work.driver.gpu.index)
+    let library: PathBuf = work.gpu.session().library().to_owned();
+    Session::start(work.program, &library, work.gpu.index)
 }
 
 pub fn times(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let Some(smallest) = work.smallest().cloned() else {
+    let Some((smallest, place, other)) = work.smallest_places() else {
         return Ok(());
     };
-    let Some(&place) = smallest.placements.first() else {
-        return Ok(());
-    };
-    let Some(made) = work.make(smallest.id, place)? else {
+    let Some(made) = work.make(smallest, place)? else {
         return Ok(());
     };
     let on = target(work, &made);
     let measured = measure(work, &on, || {
-        let other = smallest.placements.last().filter(|other| **other != place);
         let begin = Instant::now();
-        while begin.elapsed() < work.pace.sample && !work.driver.out_of_time() {
-            let Some(&other) = other else { break };
-            let Some(made) = work.make(smallest.id, other)? else {
+        let has_time = || begin.elapsed() < work.pace.sample && !work.out_of_time();
+        while other != place && has_time() {
+            let Some(made) = work.make(smallest, other)? else {
                 break;
             };
             work.remove(&made)?;
         }
         Ok(())
     });
-    work.driver.when.set("alone");
+    work.when.set("alone");
     measured?;
     work.remove(&made)?;
     judge(work);
@@ -70,10 +66,10 @@ pub fn without_mig(work: &Work<'_, '_>) -> Result<(), Stop> {
         gi_id: 0,
         ci_id: 0,
         uuid: String::new(),
-        pci: work.driver.caps.pci_of(&work.driver.gpu.uuid),
+        pci: work.caps.pci_of(&work.gpu.uuid),
     };
     let measured = measure(work, &on, || Ok(()));
-    work.driver.when.set("alone");
+    work.when.set("alone");
     measured?;
     judge(work);
     Ok(())
@@ -84,7 +80,7 @@ fn measure(
     on: &Target,
     meanwhile: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let record = work.driver.record;
+    let record = work.record;
     let mut sessions = vec![session(work)?];
     sessions[0].begin_to_measure(on, work.pace.sample)?;
     note(record, "alone", sessions[0].measured()?);
@@ -94,7 +90,7 @@ fn measure(
     for session in &mut sessions {
         session.begin_to_measure(on, work.pace.sample)?;
     }
-    work.driver.when.set("seven");
+    work.when.set("seven");
     meanwhile()?;
     for session in &mut sessions {
         note(record, "seven", session.measured()?);
@@ -112,7 +108,7 @@ fn note(record: &crate::record::Record, when: &str, durations: crate::session::D
 
 /// Compares the durations with what gpufrac allows for.
 fn judge(work: &Work<'_, '_>) {
-    let record = work.driver.record;
+    let record = work.record;
     for row in record.times() {
         let changes = row.call.contains("Create") || row.call.contains("Destroy");
         let (question, limit, ms) = match changes {
