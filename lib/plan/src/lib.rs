@@ -3,7 +3,7 @@
 //! [`read`] turns accounting, traces and telemetry into [`job::Job`]s. [`candidate`] has the ways of lending GPUs, made
 //! by the product's own [`gpufrac_core::layout::Layout`]; [`size`] chooses the size of each job, [`queue`] plays the
 //! history on a cluster as Slurm would, with the [`limits`] of accounts and QOS, [`search`] compares the candidates and
-//! gives each figure its band, and [`render`] shows them. [`fgd`] is the experiment by which packing is graded.
+//! gives each figure its band, and [`render`] shows them.
 //!
 //! All of it is pure, except for [`read`] and [`command`], which read files.
 #![forbid(unsafe_code)]
@@ -11,7 +11,6 @@
 pub mod candidate;
 pub mod cluster;
 pub mod command;
-pub mod fgd;
 pub mod job;
 pub mod limits;
 pub mod per_gpu;

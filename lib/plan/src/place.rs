@@ -162,12 +162,6 @@ impl Fleet {
         self.used_units
     }
 
-    /// Number of GPUs without a slice.
-    pub fn empty_gpus(&self) -> usize {
-        let gpus = self.machines.iter().flat_map(|machine| &machine.gpus);
-        gpus.filter(|gpu| gpu.used == [0, 0]).count()
-    }
-
     /// Counts CPUs, too: those of each node, None where they are not known.
     #[must_use]
     pub fn with_cpus(mut self, cpus: &[Option<u32>]) -> Fleet {

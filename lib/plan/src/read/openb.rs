@@ -6,31 +6,35 @@ use serde::Deserialize;
 
 use super::value;
 use crate::cluster::{self, Cluster, Partition};
-use crate::fgd::{Host, MILLI, Task};
 use crate::job::{History, Job, Need};
 
+/// Thousandths of a CPU or GPU.
+const MILLI: u32 = 1000;
+
+/// A row of the trace, in its own words.
 #[derive(Deserialize)]
-struct Pod {
+pub struct Pod {
     name: String,
-    cpu_milli: u32,
-    memory_mib: u32,
-    num_gpu: u32,
-    gpu_milli: u32,
+    pub cpu_milli: u32,
+    pub memory_mib: u32,
+    pub num_gpu: u32,
+    pub gpu_milli: u32,
     #[serde(default)]
-    gpu_spec: String,
+    pub gpu_spec: String,
     creation_time: Option<f64>,
     deletion_time: Option<f64>,
     scheduled_time: Option<f64>,
 }
 
+/// A row of the list of nodes.
 #[derive(Deserialize)]
-struct Node {
+pub struct Node {
     sn: String,
-    cpu_milli: u32,
-    memory_mib: u32,
-    gpu: u32,
+    pub cpu_milli: u32,
+    pub memory_mib: u32,
+    pub gpu: u32,
     #[serde(default)]
-    model: String,
+    pub model: String,
 }
 
 /// Adds the pods that ran as jobs, in the partition `openb`.
@@ -73,45 +77,16 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
     })
 }
 
-/// The tasks of a workload, for the experiment of [`crate::fgd`].
-///
-/// # Errors
-/// When a line is no pod, or the system refuses.
-pub fn tasks(source: impl Read) -> Result<Vec<Task>, csv::Error> {
-    let task = |pod: Pod| Task {
-        cpu: pod.cpu_milli,
-        memory: pod.memory_mib,
-        gpus: pod.num_gpu,
-        milli: if pod.num_gpu == 0 { 0 } else { pod.gpu_milli },
-        models: pod
-            .gpu_spec
-            .split('|')
-            .filter(|model| !model.is_empty())
-            .map(str::to_owned)
-            .collect(),
-    };
-    csv::Reader::from_reader(source)
-        .deserialize::<Pod>()
-        .map(|pod| pod.map(task))
-        .collect()
-}
-
 /// The nodes of a cluster, in the order of their names.
 ///
 /// # Errors
 /// When a line is no node, or the system refuses.
-pub fn hosts(source: impl Read) -> Result<Vec<Host>, csv::Error> {
-    let host = |node: Node| Host {
-        cpu: node.cpu_milli,
-        memory: node.memory_mib,
-        gpus: node.gpu,
-        model: node.model,
-    };
+pub fn nodes(source: impl Read) -> Result<Vec<Node>, csv::Error> {
     let mut nodes = csv::Reader::from_reader(source)
         .deserialize()
         .collect::<Result<Vec<Node>, _>>()?;
     nodes.sort_by(|one, other| one.sn.cmp(&other.sn));
-    Ok(nodes.into_iter().map(host).collect())
+    Ok(nodes)
 }
 
 /// The nodes of a cluster with GPUs, in one partition.
@@ -119,13 +94,13 @@ pub fn hosts(source: impl Read) -> Result<Vec<Host>, csv::Error> {
 /// # Errors
 /// When a line is no node, or the system refuses.
 pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
-    let hosts = hosts(source)?;
-    let with_gpus = hosts.iter().filter(|host| host.gpus > 0).enumerate();
+    let all = nodes(source)?;
+    let with_gpus = all.iter().filter(|node| node.gpu > 0).enumerate();
     let nodes: Vec<cluster::Node> = with_gpus
-        .map(|(number, host)| cluster::Node {
+        .map(|(number, node)| cluster::Node {
             name: format!("openb{number:04}"),
-            gpus: host.gpus,
-            cpus: Some(host.cpu / MILLI),
+            gpus: node.gpu,
+            cpus: Some(node.cpu_milli / MILLI),
             shards: 0,
             mps: 0,
             instance: 0,

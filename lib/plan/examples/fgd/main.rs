@@ -3,6 +3,9 @@
 //! `cargo run --release -p gpufrac-plan --example fgd -- --seeds 10 --expected fgd_expected.csv NODES.csv PODS.csv...`
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
+mod experiment;
+mod score;
+
 use std::error::Error;
 use std::fs::File;
 use std::path::PathBuf;
@@ -10,9 +13,10 @@ use std::path::PathBuf;
 use clap::Parser;
 use gpufrac_core::layout::LayoutError;
 use gpufrac_plan::candidate::{Candidate, Cut, Model};
-use gpufrac_plan::fgd::{Experiment, Policy};
-use gpufrac_plan::read::openb;
+use gpufrac_plan::read::openb::{self, Pod};
 use serde::Deserialize;
+
+use experiment::{Experiment, Host, Policy, Task};
 
 /// The model of the layouts: one with MIG in seven slices.
 const MODEL: &str = "H100-80";
@@ -39,6 +43,35 @@ struct Published {
     policy: String,
     at_100: f64,
     at_130: f64,
+}
+
+fn host(node: openb::Node) -> Host {
+    Host {
+        cpu: node.cpu_milli,
+        memory: node.memory_mib,
+        gpus: node.gpu,
+        model: node.model,
+    }
+}
+
+/// The tasks of a workload.
+fn tasks(source: File) -> Result<Vec<Task>, csv::Error> {
+    let task = |pod: Pod| Task {
+        cpu: pod.cpu_milli,
+        memory: pod.memory_mib,
+        gpus: pod.num_gpu,
+        milli: if pod.num_gpu == 0 { 0 } else { pod.gpu_milli },
+        models: pod
+            .gpu_spec
+            .split('|')
+            .filter(|model| !model.is_empty())
+            .map(str::to_owned)
+            .collect(),
+    };
+    csv::Reader::from_reader(source)
+        .deserialize::<Pod>()
+        .map(|pod| pod.map(task))
+        .collect()
 }
 
 /// The percent of this program, and the published one with the difference.
@@ -83,14 +116,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             .collect::<Result<_, _>>()?,
         None => Vec::new(),
     };
-    let hosts = openb::hosts(File::open(&arguments.nodes)?)?;
+    let nodes = openb::nodes(File::open(&arguments.nodes)?)?.into_iter();
+    let hosts: Vec<Host> = nodes.map(host).collect();
     let model = Model::named(MODEL).ok_or("no such model")?;
     let (mut of_policies, mut of_layouts) = (Vec::new(), Vec::new());
     for path in &arguments.pods {
         let workload = path.file_stem().unwrap_or_default().to_string_lossy();
         let experiment = Experiment {
             hosts: hosts.clone(),
-            tasks: openb::tasks(File::open(path)?)?,
+            tasks: tasks(File::open(path)?)?,
         };
         let mut cells = Vec::new();
         for policy in Policy::ALL {

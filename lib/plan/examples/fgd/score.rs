@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use fastrand::Rng;
 
-use super::{Experiment, Left, MILLI, Policy, Task};
+use crate::experiment::{Experiment, Left, MILLI, Policy, Task};
 
 /// Best fit weighs CPU and GPU by the largest node: thousandths.
 const LARGEST_CPU: f64 = 128_000.0;
@@ -34,7 +34,7 @@ struct Cached {
 }
 
 /// The state of the cluster under a policy.
-pub(super) struct Scores<'a> {
+pub struct Scores<'a> {
     experiment: &'a Experiment,
     policy: Policy,
     left: Vec<Left>,
@@ -61,7 +61,7 @@ fn key(task: &Task) -> Key<'_> {
 }
 
 impl<'a> Scores<'a> {
-    pub(super) fn new(experiment: &'a Experiment, policy: Policy, random: &mut Rng) -> Scores<'a> {
+    pub fn new(experiment: &'a Experiment, policy: Policy, random: &mut Rng) -> Scores<'a> {
         let hosts = experiment.hosts.len();
         let mut order: Vec<usize> = (0..hosts).collect();
         random.shuffle(&mut order);
@@ -143,7 +143,7 @@ impl<'a> Scores<'a> {
     }
 
     /// Places a task; false where no node has room.
-    pub(super) fn place(&mut self, number: usize, random: &mut Rng) -> bool {
+    pub fn place(&mut self, number: usize, random: &mut Rng) -> bool {
         let task = &self.experiment.tasks[number];
         let kind = self.kinds[number];
         let nodes = self.order.iter().copied();
@@ -307,8 +307,8 @@ fn take(left: &mut Left, task: &Task, gpu: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Host;
     use super::*;
+    use crate::experiment::Host;
 
     fn host(cpu: u32) -> Host {
         Host {

@@ -4,14 +4,12 @@
 //!
 //! Policies are those of the paper (module `score`) and our own layouts.
 
-mod score;
-
 use fastrand::Rng;
-
-use crate::candidate::{Candidate, Model};
-use crate::place::Request;
 use gpufrac_core::layout::LayoutError;
-use score::Scores;
+use gpufrac_plan::candidate::{Candidate, Model};
+use gpufrac_plan::place::Request;
+
+use crate::score::Scores;
 
 /// Thousandths of a GPU.
 pub const MILLI: u32 = 1000;
@@ -47,7 +45,7 @@ impl Task {
         u64::from(self.gpus) * u64::from(self.milli)
     }
 
-    fn accepts(&self, model: &str) -> bool {
+    pub fn accepts(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.iter().any(|own| own == model)
     }
 }
@@ -99,10 +97,10 @@ pub struct Experiment {
 
 /// The free resources of a node.
 #[derive(Clone, Debug)]
-struct Left {
-    cpu: u32,
-    memory: u32,
-    gpus: Vec<u32>,
+pub struct Left {
+    pub cpu: u32,
+    pub memory: u32,
+    pub gpus: Vec<u32>,
 }
 
 impl Experiment {
@@ -232,7 +230,7 @@ impl Experiment {
         Ok(mean(runs.collect::<Result<Vec<_>, _>>()?.into_iter()))
     }
 
-    fn left(&self) -> Vec<Left> {
+    pub fn left(&self) -> Vec<Left> {
         let whole = |host: &Host| Left {
             cpu: host.cpu,
             memory: host.memory,
