@@ -168,8 +168,10 @@ impl Status {
         let uses: Vec<Option<&Usage>> = uses.collect();
         if uses.iter().any(Option::is_some) {
             let clock = text::Clock::at(now_unix());
-            let of_use = uses.iter().map(|usage| text::use_cells(*usage, &clock));
-            let titles = text::USE_TITLES.map(str::to_owned);
+            let of_use = uses
+                .iter()
+                .map(|usage| text::use_cells(*usage, &clock).to_vec());
+            let titles = cells(text::USE_TITLES);
             for (row, cells) in rows.iter_mut().zip([titles].into_iter().chain(of_use)) {
                 row.extend(cells);
             }
@@ -193,9 +195,9 @@ pub fn table(leases: &[Lease]) -> Vec<String> {
 }
 
 fn rows(leases: &[Lease]) -> Vec<Vec<String>> {
-    let mut rows = vec![cells(&[
-        "JOB", "USER", "ACCOUNT", "FRACTION", "PROFILE", "MEMORY", "GPU", "AT", "STATE", "DEVICE",
-    ])];
+    let mut rows = vec![cells(
+        "JOB|USER|ACCOUNT|FRACTION|PROFILE|MEMORY|GPU|AT|STATE|DEVICE",
+    )];
     for lease in leases {
         let slice = &lease.slice;
         rows.push(vec![

@@ -17,7 +17,12 @@ const GPUS_IN_LINE: usize = 8;
 const MOST_ROWS: usize = 40;
 
 /// Titles of [`use_cells`].
-pub const USE_TITLES: [&str; 4] = ["BUSY", "USED", "IDLE", "NOTE"];
+pub const USE_TITLES: &str = "BUSY|USED|IDLE|NOTE";
+
+/// The heads of a table that ends with the use of slices.
+fn with_use(heads: &str) -> Vec<String> {
+    cells(&format!("{heads}|{USE_TITLES}"))
+}
 
 /// The use of a slice; `-` where it was not measured.
 pub fn use_cells(usage: Option<&Usage>, clock: &Clock) -> [String; 4] {
@@ -72,15 +77,7 @@ impl Clock {
 
 /// The table of this node's slices by the file of its daemon, for users who cannot read the leases.
 pub fn slices(state: &NodeState, clock: &Clock) -> Vec<String> {
-    let mut rows = vec![cells(
-        &[
-            &[
-                "JOB", "USER", "FRACTION", "PROFILE", "MEMORY", "GPU", "STATE",
-            ][..],
-            &USE_TITLES,
-        ]
-        .concat(),
-    )];
+    let mut rows = vec![with_use("JOB|USER|FRACTION|PROFILE|MEMORY|GPU|STATE")];
     for gpu in state.gpus.iter().map(|state| &state.gpu) {
         for slice in &gpu.slices {
             let owner = slice.owner.as_ref();
@@ -238,10 +235,9 @@ fn free(report: &Report) -> Vec<String> {
     if partitions.is_empty() {
         return Vec::new();
     }
-    let mut rows = vec![cells(&[
-        "FREE",
-        "SIZE:JOBS that have room, if no other job starts",
-    ])];
+    let mut rows = vec![cells(
+        "FREE|SIZE:JOBS that have room, if no other job starts",
+    )];
     for partition in partitions {
         let sizes = report.free.iter().filter(|it| it.partition == partition);
         let sizes = sizes.map(|it| format!("{}:{}", it.fraction, it.jobs));
@@ -259,16 +255,7 @@ fn waiting(report: &Report, clock: &Clock) -> Vec<String> {
     if waiting.is_empty() {
         return vec!["No job waits for a fraction.".to_owned()];
     }
-    let mut rows = vec![cells(&[
-        "WAITING",
-        "USER",
-        "PARTITION",
-        "SIZE",
-        "NODES",
-        "FOR",
-        "START",
-        "REASON",
-    ])];
+    let mut rows = vec![cells("WAITING|USER|PARTITION|SIZE|NODES|FOR|START|REASON")];
     for job in waiting.iter().take(MOST_ROWS) {
         let waits = job.since.map(|since| span(report.at.saturating_sub(since)));
         let starts = job.starts.map(|starts| clock.moment(starts));
@@ -296,9 +283,7 @@ fn idle(report: &Report, clock: &Clock) -> Vec<String> {
     }
     let idle = |held: &Held<'_>| held.slice.usage.as_ref().map_or(0, |usage| usage.idle);
     found.sort_by_key(|held| std::cmp::Reverse(idle(held)));
-    let mut rows = vec![cells(
-        &[&["IDLE", "USER", "NODE", "GPU", "SIZE"][..], &USE_TITLES].concat(),
-    )];
+    let mut rows = vec![with_use("IDLE|USER|NODE|GPU|SIZE")];
     for held in found.iter().take(MOST_ROWS) {
         let owner = held.owner();
         let mut row = vec![
@@ -326,21 +311,7 @@ pub fn own(jobs: &[OwnJob], clock: &Clock) -> Vec<String> {
     if jobs.is_empty() {
         return vec!["You have no job with a fraction.".to_owned()];
     }
-    let mut rows = vec![cells(
-        &[
-            &[
-                "YOUR JOB",
-                "PARTITION",
-                "SIZE",
-                "STATE",
-                "NODE",
-                "GPU",
-                "SLICE",
-            ][..],
-            &USE_TITLES,
-        ]
-        .concat(),
-    )];
+    let mut rows = vec![with_use("YOUR JOB|PARTITION|SIZE|STATE|NODE|GPU|SLICE")];
     for job in jobs {
         let head = [
             plain(&job.name),
@@ -378,7 +349,7 @@ pub fn own(jobs: &[OwnJob], clock: &Clock) -> Vec<String> {
 
 /// What could start now.
 pub fn starts(starts: &[Start], clock: &Clock) -> Vec<String> {
-    let mut rows = vec![cells(&["PARTITION", "COULD START NOW", "LATER"])];
+    let mut rows = vec![cells("PARTITION|COULD START NOW|LATER")];
     for start in starts {
         let none = || "nothing".to_owned();
         let later = start.more.as_ref().map(|later| match later.starts {

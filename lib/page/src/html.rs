@@ -106,7 +106,7 @@ impl Html {
     pub fn table(
         &mut self,
         caption: &str,
-        heads: &[&str],
+        heads: &[String],
         left: usize,
         rows: impl IntoIterator<Item = Vec<Cell>>,
         foot: Option<Vec<Cell>>,

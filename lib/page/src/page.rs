@@ -2,7 +2,7 @@
 
 use crate::chart::{Chart, Part};
 use crate::html::Html;
-use crate::table::{aligned, columns};
+use crate::table::{aligned, cells, columns};
 
 /// A table of a document.
 #[derive(Debug, Clone, Default)]
@@ -148,6 +148,23 @@ impl Page {
 }
 
 impl Table {
+    /// `heads`: [`cells`] of a fixed text.
+    #[must_use]
+    pub fn new(
+        caption: impl Into<String>,
+        heads: &str,
+        left: usize,
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Table {
+        Table {
+            caption: caption.into(),
+            heads: cells(heads),
+            left,
+            rows: rows.into_iter().collect(),
+            ..Table::default()
+        }
+    }
+
     fn lines(&self) -> Vec<String> {
         let rows = std::iter::once(&self.heads)
             .chain(&self.rows)
@@ -165,12 +182,11 @@ impl Table {
     }
 
     fn draw(&self, page: &mut Html) {
-        let heads: Vec<&str> = self.heads.iter().map(String::as_str).collect();
         let cells = |row: &Vec<String>| row.iter().map(|cell| cell.as_str().into()).collect();
         let rows = self.rows.iter().map(cells);
         page.table(
             &self.caption,
-            &heads,
+            &self.heads,
             self.left,
             rows,
             self.foot.as_ref().map(cells),

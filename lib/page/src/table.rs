@@ -29,8 +29,8 @@ pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
     aligned(rows, usize::MAX)
 }
 
-/// Cells of fixed texts, such as the heads of a table.
+/// Cells of a fixed text, such as the heads of a table: `node|GPU|GPU-hours`.
 #[must_use]
-pub fn cells(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
+pub fn cells(text: &str) -> Vec<String> {
+    text.split('|').map(str::to_owned).collect()
 }

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use gpufrac_view::{Gpu, Node, Sums, Use};
 
 use gpufrac_page::html::{Cell, Html};
+use gpufrac_page::table::cells;
 use gpufrac_page::words;
 
 use crate::{Day, Held, JOBS, NODES, Site, file_name};
@@ -142,7 +143,7 @@ fn free(page: &mut Html, site: &Site) {
         vec![partition.into(), sizes.into()]
     });
     let caption = "Jobs of each size that have room if no other job starts";
-    page.table(caption, &["Partition", "Jobs"], usize::MAX, rows, None);
+    page.table(caption, &cells("Partition|Jobs"), usize::MAX, rows, None);
 }
 
 fn waiting(page: &mut Html, site: &Site) {
@@ -165,13 +166,7 @@ fn waiting(page: &mut Html, site: &Site) {
             starts.into(),
         ]
     });
-    let heads = [
-        "Partition",
-        "Request",
-        "Jobs",
-        "Reason",
-        "First start, as Slurm expects",
-    ];
+    let heads = cells("Partition|Request|Jobs|Reason|First start, as Slurm expects");
     page.table(
         "Waiting requests by partition and size",
         &heads,
@@ -199,7 +194,7 @@ fn week(page: &mut Html, site: &Site) {
             .chain(hours)
             .collect()
     });
-    let heads = ["Day", "Used", "Idle", "Not measured", "Free", "Down"];
+    let heads = cells("Day|Used|Idle|Not measured|Free|Down");
     page.table(
         "GPU-hours of each day, of slices that have ended",
         &heads,
@@ -272,16 +267,7 @@ pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
             idle.map_or(String::new(), words::span).into(),
         ]
     });
-    let heads = [
-        "Job",
-        "User",
-        "Account",
-        "Partition",
-        "Nodes",
-        "GPUs",
-        "Use",
-        "Idle for",
-    ];
+    let heads = cells("Job|User|Account|Partition|Nodes|GPUs|Use|Idle for");
     page.table("Jobs", &heads, usize::MAX, rows, None);
     page.end()
 }

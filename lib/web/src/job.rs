@@ -2,6 +2,7 @@
 
 use crate::chart;
 use gpufrac_page::html::Cell;
+use gpufrac_page::table::cells;
 use gpufrac_page::words;
 use gpufrac_view::Use;
 
@@ -49,19 +50,7 @@ pub fn page(site: &Site, job: u32, held: &[Held<'_>], history: &History) -> Stri
             node::policy(site, held.slice).into(),
         ]
     });
-    let heads = [
-        "Node",
-        "GPU",
-        "Size",
-        "Kind",
-        "Since",
-        "Use",
-        "Busy",
-        "Memory, GiB",
-        "Limit, GiB",
-        "Idle for",
-        "Policy",
-    ];
+    let heads = cells("Node|GPU|Size|Kind|Since|Use|Busy|Memory, GiB|Limit, GiB|Idle for|Policy");
     page.table("Slices of the job", &heads, usize::MAX, rows, None);
     page.raw("<p>Why a job was warned or ended: <code>gpufrac why ")
         .text(job)

@@ -3,6 +3,7 @@
 use gpufrac_view::{Gpu, Node, Slice, Sums, Use};
 
 use gpufrac_page::html::{Cell, Html};
+use gpufrac_page::table::cells;
 use gpufrac_page::words;
 
 use crate::{JOBS, Site, cluster};
@@ -59,20 +60,10 @@ fn show(page: &mut Html, site: &Site, node: &Node, gpu: &Gpu) {
     }
     let rows = gpu.slices.iter().map(|slice| row(site, slice));
     let caption = format!("Slices of GPU {}", gpu.index);
-    page.table(&caption, &HEADS, usize::MAX, rows, None);
+    page.table(&caption, &cells(HEADS), usize::MAX, rows, None);
 }
 
-const HEADS: [&str; 9] = [
-    "Job",
-    "User",
-    "Size",
-    "Kind",
-    "Memory slices",
-    "Busy",
-    "Memory, GiB",
-    "Idle for",
-    "Policy",
-];
+const HEADS: &str = "Job|User|Size|Kind|Memory slices|Busy|Memory, GiB|Idle for|Policy";
 
 fn row(site: &Site, slice: &Slice) -> Vec<Cell> {
     let owner = slice.owner.as_ref();

@@ -2,7 +2,6 @@
 
 use gpufrac_page::chart::{Bar, Chart, Part};
 use gpufrac_page::page::{Page, Table};
-use gpufrac_page::table::cells;
 use gpufrac_page::words;
 
 use super::{Forecast, band, size, time};
@@ -77,17 +76,10 @@ impl Forecast<'_> {
     /// The figures of each way of lending, with their bands.
     fn figures(&self) -> Table {
         let slowed = 100.0 * (self.options.slow - 1.0);
-        let mut heads = cells(&[
-            "",
-            "GPUs for the waits of today",
-            "mean wait",
-            "wait of 1 in 20",
-            "GPU-hours",
-            "use of the GPUs, %",
-            &format!("jobs slowed by over {slowed:.0} %, %"),
-            "gain, %",
-        ]);
-        heads.extend(self.rate.as_ref().map(|_| "saved".to_owned()));
+        let saved = self.rate.as_ref().map_or("", |_| "|saved");
+        let heads = format!(
+            "|GPUs for the waits of today|mean wait|wait of 1 in 20|GPU-hours|use of the GPUs, %|jobs slowed by over {slowed:.0} %, %|gain, %{saved}"
+        );
         let today = self.plan.today.bands.as_ref();
         let today = today.map_or(self.gpus, |bands| bands.needed.gpus);
         let rows = self.shown().map(|(judged, bands)| {
@@ -105,12 +97,8 @@ impl Forecast<'_> {
             cells
         });
         Table {
-            caption: "Ways of lending".to_owned(),
-            heads,
-            left: 1,
-            rows: rows.collect(),
             turned: true,
-            ..Table::default()
+            ..Table::new("Ways of lending", &heads, 1, rows)
         }
     }
 }
@@ -139,11 +127,11 @@ fn sizes(best: &Judged) -> Table {
         let waits = [one.waits.0, one.waits.1].map(words::span);
         [size(one.units), jobs].into_iter().chain(waits).collect()
     });
-    Table {
-        caption: format!("Sizes with {}", best.candidate),
-        heads: cells(&["size", "jobs", "wait in the middle", "wait of 1 in 20"]),
-        left: 1,
-        rows: rows.collect(),
-        ..Table::default()
-    }
+    let caption = format!("Sizes with {}", best.candidate);
+    Table::new(
+        caption,
+        "size|jobs|wait in the middle|wait of 1 in 20",
+        1,
+        rows,
+    )
 }

@@ -24,18 +24,12 @@ pub fn text(report: &Report) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+const HEADS_OF_OWN: &str =
+    "job,size,allocated_gpu_hours,activity,peak_memory_mib,memory_mib,enough,saved_gpu_hours";
+
 /// A row for each of a user's own jobs.
 fn own_jobs(writer: &mut Writer, own: &[Own]) -> Result<(), Error> {
-    writer.write_record([
-        "job",
-        "size",
-        "allocated_gpu_hours",
-        "activity",
-        "peak_memory_mib",
-        "memory_mib",
-        "enough",
-        "saved_gpu_hours",
-    ])?;
+    writer.write_record(HEADS_OF_OWN.split(','))?;
     for job in own {
         let number =
             |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());

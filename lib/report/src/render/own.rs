@@ -6,16 +6,7 @@ use super::{Own, hours};
 use crate::own::Enough;
 
 /// The heads of the columns.
-pub const HEADS: [&str; 8] = [
-    "job",
-    "size",
-    "GPU-hours",
-    "active",
-    "memory used",
-    "of",
-    "enough",
-    "saved",
-];
+pub const HEADS: &str = "job|size|GPU-hours|active|memory used|of|enough|saved";
 
 pub fn cells(job: &Own) -> Vec<String> {
     let gib = |mib: Option<u64>| mib.map_or("-".to_owned(), |mib| words::gib(mib) + " GiB");
@@ -44,9 +35,7 @@ pub fn total(own: &[Own]) -> Vec<String> {
         Enough::Smaller { saved, .. } => saved,
         _ => 0,
     });
-    let mut cells = vec![String::new(); HEADS.len()];
-    "total".clone_into(&mut cells[0]);
-    cells[2] = format!("{:.2}", hours(allocated));
-    cells[7] = format!("{:.2}", hours(saved.sum()));
-    cells
+    let [allocated, saved] = [allocated, saved.sum()].map(|sum| format!("{:.2}", hours(sum)));
+    let row = ["total", "", &allocated, "", "", "", "", &saved];
+    row.map(str::to_owned).to_vec()
 }

@@ -91,8 +91,7 @@ fn sums(page: &mut Page, report: &Report) {
     let bars = longest.map(|(key, sums, _)| bar(key.join(" "), sums));
     let title = format!("GPU-hours by {}", by.join(", "));
     page.chart(&title, key(), Chart::Bars(bars.collect()));
-    let mut heads = cells(&by);
-    heads.push("slices".to_owned());
+    let mut heads = cells(&format!("{}|slices", by.join("|")));
     heads.extend(all.parts().map(|(name, _)| name.to_owned()));
     heads.extend(report.currency.iter().map(|currency| {
         if currency.is_empty() { "cost".to_owned() } else { currency.clone() }
@@ -103,15 +102,15 @@ fn sums(page: &mut Page, report: &Report) {
     }
     let cents = report.currency.as_ref().map(|_| all.cost.cents());
     page.table(Table {
-        caption: title,
         heads,
-        left: by.len(),
-        rows: rows
-            .iter()
-            .map(|(key, sums, cents)| row(key.to_vec(), sums, *cents))
-            .collect(),
         foot: Some(row(total, all, cents)),
-        ..Table::default()
+        ..Table::new(
+            title,
+            "",
+            by.len(),
+            rows.iter()
+                .map(|(key, sums, cents)| row(key.to_vec(), sums, *cents)),
+        )
     });
     if report.days.len() > 1 {
         let bars = report.days.iter().map(|(day, sums)| bar(day.clone(), sums));
@@ -134,13 +133,8 @@ fn hints(page: &mut Page, report: &Report) {
             let idle = format!("{:.2}", hours(sums.idle));
             vec![user.to_owned(), idle, words::percent(part)]
         });
-        page.table(Table {
-            caption: "Most idle GPU-hours".to_owned(),
-            heads: cells(&["user", "idle", "of the user's time"]),
-            left: 1,
-            rows: rows.collect(),
-            ..Table::default()
-        });
+        let heads = "user|idle|of the user's time";
+        page.table(Table::new("Most idle GPU-hours", heads, 1, rows));
     }
     let sizes = report.hints.sizes();
     if !sizes.is_empty() {
@@ -151,14 +145,9 @@ fn hints(page: &mut Page, report: &Report) {
             };
             vec![size.to_owned(), words::percent(filling.mean()), over]
         });
-        page.table(Table {
-            caption: "Memory of slices: where never more than half is in use, the next smaller size has half of the memory or more"
-                .to_owned(),
-            heads: cells(&["size", "mean of the greatest part in use", "more than half in use"]),
-            left: 1,
-            rows: rows.collect(),
-            ..Table::default()
-        });
+        let caption = "Memory of slices: where never more than half is in use, the next smaller size has half of the memory or more";
+        let heads = "size|mean of the greatest part in use|more than half in use";
+        page.table(Table::new(caption, heads, 1, rows));
     }
     let ends = report.hints.ends();
     if !ends.is_empty() {
@@ -175,13 +164,10 @@ fn own_jobs(page: &mut Page, own: &[Own]) {
         page.paragraph("You held no slice in this period.");
         return;
     }
+    let rows = own.iter().map(own::cells);
     page.table(Table {
-        caption: "Your jobs".to_owned(),
-        heads: cells(&own::HEADS),
-        left: 2,
-        rows: own.iter().map(own::cells).collect(),
         foot: Some(own::total(own)),
-        ..Table::default()
+        ..Table::new("Your jobs", own::HEADS, 2, rows)
     });
     page.paragraph("`enough` is the smallest size with 1.1 times the greatest memory in use, and with the mean activity.");
 }
@@ -208,13 +194,9 @@ fn audit(page: &mut Page, audited: &Audited) {
     let all = &audited.all;
     let residual = |balance: &Balance| balance.residual() as f64 / 100.0;
     let rows = names(all).zip(parts(all));
-    page.table(Table {
-        caption: "Balance of the books, in GPU-hours".to_owned(),
-        heads: cells(&["part", "GPU-hours"]),
-        left: 1,
-        rows: rows.map(|(name, part)| vec![name, part]).collect(),
-        ..Table::default()
-    });
+    let rows = rows.map(|(name, part)| vec![name, part]);
+    let caption = "Balance of the books, in GPU-hours";
+    page.table(Table::new(caption, "part|GPU-hours", 1, rows));
     let rows = audited.each.iter().map(|((node, uuid), balance)| {
         let names = [node.clone(), uuid.clone()].into_iter();
         names
@@ -222,17 +204,9 @@ fn audit(page: &mut Page, audited: &Audited) {
             .chain([residual(balance).to_string()])
             .collect()
     });
-    page.detail(Table {
-        caption: "Each GPU, in GPU-hours".to_owned(),
-        heads: cells(&["node", "GPU"])
-            .into_iter()
-            .chain(names(all))
-            .chain(cells(&["residual in s"]))
-            .collect(),
-        left: 2,
-        rows: rows.collect(),
-        ..Table::default()
-    });
+    let names = names(all).collect::<Vec<_>>().join("|");
+    let heads = format!("node|GPU|{names}|residual in s");
+    page.detail(Table::new("Each GPU, in GPU-hours", &heads, 2, rows));
     let mut lines = vec![format!(
         "residual: {} s of a GPU ({} records, {} GPUs)",
         residual(all),
