@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -100,6 +101,15 @@ pub struct Driver<'r, 's> {
     pub when: Cell<&'static str>,
     /// True while the run puts back what it changed: no signal and no code keeps it from that.
     pub cleaning: Cell<bool>,
+}
+
+/// What a driver answers is checked and noted where it is asked.
+impl Deref for Driver<'_, '_> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        self.record
+    }
 }
 
 impl<'r, 's> Driver<'r, 's> {

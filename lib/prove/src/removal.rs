@@ -41,8 +41,7 @@ impl<'s> Work<'_, 's> {
             }
             let question = "an idle instance is removed at once";
             let name = self.place_name(made.profile_id, made.placement);
-            let record = self.record;
-            record.check_instance(question, &name, "success (0)", said(&first));
+            self.check_instance(question, &name, "success (0)", said(&first));
             return match done {
                 Ok(()) => Ok(()),
                 Err(code) => {
@@ -98,13 +97,12 @@ impl<'s> Work<'_, 's> {
                 format!("seen {}", seen.join(", "))
             }
         };
-        let record = self.record;
         let question = "after the success of a destroy the instance is gone at once";
-        record.check_instance(question, &name, "gone", gone(&at_once));
+        self.check_instance(question, &name, "gone", gone(&at_once));
         if !at_once.is_empty() {
             let ms = begin.elapsed().as_millis();
             let value = format!("{}: {} after {ms} ms", name, gone(&seen));
-            record.note("when a destroyed instance is gone", value);
+            self.note("when a destroyed instance is gone", value);
         }
         if !seen.is_empty() {
             return Ok(Err(codes::IN_USE));

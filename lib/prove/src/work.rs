@@ -173,7 +173,7 @@ impl<'r, 's> Work<'r, 's> {
                 let is_there = |it: &Instance| it.placement == placement;
                 let stands = !self.standing.borrow().contains(&place)
                     && self.listed(profile_id)?.iter().any(is_there);
-                self.record.check_instance(
+                self.check_instance(
                     "a create that is refused makes nothing",
                     format!("{name}, {}", named(code)),
                     "nothing",
@@ -199,8 +199,7 @@ impl<'r, 's> Work<'r, 's> {
             format!("{} of {} slices", self.place_name(profile, at), at.size)
         };
         let question = "an instance has the profile and the place that were asked for";
-        self.record
-            .check_instance(question, &name, text(place), text(real));
+        self.check_instance(question, &name, text(place), text(real));
         if real != place {
             self.intend(real)?;
             self.has_gone(place)?;
@@ -226,9 +225,8 @@ impl<'r, 's> Work<'r, 's> {
         let gi = made.gi;
         let own = "nvmlGpuInstanceGetComputeInstanceProfileInfo";
         let found = self.ask(own, &name, |calls| calls.compute_profile(gi, kind))?;
-        let record = self.record;
         let id = found.as_ref().map_or(kind, |found| found.id);
-        record.check_instance(
+        self.check_instance(
             "the id of a compute instance's profile is its number",
             &name,
             kind,
@@ -241,16 +239,16 @@ impl<'r, 's> Work<'r, 's> {
             calls.create_compute_instance(gi, id)
         })?;
         let question = "a compute instance fills a new GPU instance";
-        record.check_instance(question, &name, "success (0)", said(&answer));
+        self.check_instance(question, &name, "success (0)", said(&answer));
         let Ok(ci) = answer else { return Ok(false) };
         let info = self.ask("nvmlComputeInstanceGetInfo_v2", &name, |calls| {
             calls.compute_instance_info(ci)
         })?;
         let question = "a new compute instance is there";
-        record.check_instance(question, &name, "success (0)", said(&info));
+        self.check_instance(question, &name, "success (0)", said(&info));
         let Ok(info) = info else { return Ok(false) };
         let (mig, way) = self.mig_device(made.gi_id, info.ci_id, info.device)?;
-        record.check_instance(
+        self.check_instance(
             "the compute instance's own info leads to its MIG device",
             &name,
             "its own info",
@@ -259,7 +257,7 @@ impl<'r, 's> Work<'r, 's> {
         let Some((mig, uuid)) = mig else {
             return Ok(false);
         };
-        self.record.aliases.of("MIG", &uuid);
+        self.aliases.of("MIG", &uuid);
         made.compute = Some(Compute {
             ci,
             ci_id: info.ci_id,
@@ -321,8 +319,7 @@ impl<'r, 's> Work<'r, 's> {
         let name = self.place_name(profile_id, placement);
         let made = self.make_bare(profile_id, placement)?;
         let question = "an instance can be made at each free place";
-        self.record
-            .check_instance(question, &name, "success (0)", said(&made));
+        self.check_instance(question, &name, "success (0)", said(&made));
         let Ok(mut made) = made else { return Ok(None) };
         if self.fill(&mut made)? {
             return Ok(Some(made));

@@ -25,7 +25,7 @@ fn identity(work: &Work<'_, '_>, made: &Made<'_>) -> Identity {
     let uuid = compute.map_or("none", |compute| compute.uuid.as_str());
     Identity {
         gi: made.gi_id.to_string(),
-        uuid: work.record.aliases.of("MIG", uuid),
+        uuid: work.aliases.of("MIG", uuid),
         minors: format!("{}, {}", minor(None), minor(ci)),
     }
 }
@@ -72,7 +72,7 @@ fn compare(work: &Work<'_, '_>, first: &Identity, now: &Identity, subject: &str)
         ("capability minors", &first.minors, &now.minors),
     ] {
         let question = format!("the same place gives the same {what}");
-        work.record.check(&question, subject, first, now);
+        work.check(&question, subject, first, now);
     }
 }
 
@@ -112,8 +112,7 @@ fn beside(
         uuids.extend(made.compute.as_ref().map(|compute| compute.uuid.clone()));
         neighbours.push(made);
         let question = "each instance on the GPU has a MIG UUID of its own";
-        let record = work.record;
-        record.check(question, subject, neighbours.len(), uuids.len());
+        work.check(question, subject, neighbours.len(), uuids.len());
     }
     for made in neighbours {
         work.remove(&made)?;
@@ -128,7 +127,7 @@ fn different(work: &Work<'_, '_>, id: u32, places: [Placement; 2]) -> Result<(),
         uuids.extend(alone(work, id, place)?.map(|it| it.uuid));
     }
     let question = "another place gives another MIG UUID";
-    work.record.check(question, "", places.len(), uuids.len());
+    work.check(question, "", places.len(), uuids.len());
     Ok(())
 }
 
@@ -157,8 +156,7 @@ fn larger(work: &Work<'_, '_>) -> Result<(), Stop> {
         }
         let text = |ids: &Vec<u32>| format!("{ids:?}");
         let question = "ids do not depend on the order in which instances are made";
-        let record = work.record;
-        record.check(question, &profile.name, text(&ids[0]), text(&ids[1]));
+        work.check(question, &profile.name, text(&ids[0]), text(&ids[1]));
     }
     Ok(())
 }

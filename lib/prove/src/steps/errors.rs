@@ -64,7 +64,7 @@ fn refused(
 ) -> Result<(), Stop> {
     let made = work.make_bare(profile, place)?;
     let question = format!("the code of a create at {what}");
-    work.record.check(&question, "", named(code), said(&made));
+    work.check(&question, "", named(code), said(&made));
     match made {
         Ok(made) => work.remove(&made),
         Err(_) => Ok(()),
@@ -77,7 +77,6 @@ fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     let profile = work.profile_name(made.profile_id);
     let own = made.compute.as_ref().map(|compute| compute.ci_id);
     let call = "nvmlGpuInstanceGetComputeInstanceById";
-    let record = work.record;
     for id in 0..COMPUTE_IDS {
         let answer = work.ask(call, format!("{profile}, {id}"), |calls| {
             calls.compute_instance_by_id(made.gi, id)
@@ -85,15 +84,15 @@ fn absent_compute(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
         let subject = format!("compute instance {id} of {profile}");
         if Some(id) == own {
             let question = "a compute instance is found by its id";
-            record.check(question, subject, "success (0)", said(&answer));
+            work.check(question, subject, "success (0)", said(&answer));
             continue;
         }
         if id < crate::driver::COMPUTE_IDS {
             let question = "the code for the id of an absent compute instance";
-            record.check(question, subject, named(codes::NOT_FOUND), said(&answer));
+            work.check(question, subject, named(codes::NOT_FOUND), said(&answer));
         } else {
             let question = "the code for ids above the most compute instances";
-            record.note(question, said(&answer));
+            work.note(question, said(&answer));
         }
     }
     Ok(())
@@ -106,8 +105,7 @@ fn absent_instances(work: &Work<'_, '_>) -> Result<(), Stop> {
         let answer = work.ask(call, id, |calls| calls.gpu_instance_by_id(id))?;
         if !own.contains(&id) {
             let question = "the code for the id of an absent GPU instance";
-            let record = work.record;
-            record.check(question, id, named(codes::NOT_FOUND), said(&answer));
+            work.check(question, id, named(codes::NOT_FOUND), said(&answer));
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ pub fn fence(work: &Work<'_, '_>) -> Result<(), Stop> {
         let tried = attempts(work, &own, &other)?;
         if let Err(failure) = tried {
             let question = "a fenced process opens its own instance alone";
-            work.record.not_measured(question, failure);
+            work.not_measured(question, failure);
         }
         work.remove(&other)?;
     }
@@ -116,32 +116,30 @@ fn attempts(
 }
 
 fn judge(work: &Work<'_, '_>, what: &str, path: &Path, found: Opened, closed: bool) {
-    let record = work.record;
     let question = "a fenced process opens its own instance alone";
     if found.is_missing() || !path.exists() {
-        record.note("device nodes that do not exist", what);
+        work.note("device nodes that do not exist", what);
         return;
     }
     let word = |denied| if denied { "denied" } else { "open" };
-    record.check(question, what, word(closed), word(found.is_denied()));
+    work.check(question, what, word(closed), word(found.is_denied()));
 }
 
 /// The fenced process names the other instance.
 fn through_cuda(work: &Work<'_, '_>, setting: &Setting, other: &str) -> Result<(), Failure> {
     let setting = setting.clone().with("CUDA_VISIBLE_DEVICES", other);
     let mut client = Client::start(&work.program.client, &setting)?;
-    let record = work.record;
     let question = "CUDA gives a fenced process no other instance";
     match client.look() {
-        Ok(seen) if seen.devices.is_empty() => record.check(question, "", "none", "none"),
+        Ok(seen) if seen.devices.is_empty() => work.check(question, "", "none", "none"),
         Ok(seen) => {
             let uuids: Vec<&str> = seen.devices.iter().map(|it| it.uuid.as_str()).collect();
-            record.check(question, "", "none", uuids.join(", "));
+            work.check(question, "", "none", uuids.join(", "));
         }
         Err(failure) if failure.code() == Some(NO_DEVICE) => {
-            record.check(question, "", "none", "none");
+            work.check(question, "", "none", "none");
         }
-        Err(failure) => record.not_measured(question, failure),
+        Err(failure) => work.not_measured(question, failure),
     }
     Ok(())
 }

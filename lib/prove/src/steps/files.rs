@@ -57,15 +57,14 @@ fn without_mark(work: &Work<'_, '_>, before: &Made<'_>) -> Result<(), Stop> {
         return Ok(());
     };
     let question = "a new instance at the place of a marked one has no mark";
-    work.record.check(question, "", 1, mark(work, &again));
+    work.check(question, "", 1, mark(work, &again));
     work.remove(&again)
 }
 
 fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
-    let record = work.record;
     let (gpu, caps) = (work.gpu.minor, &work.caps);
     let Some(declared) = caps.declared(gpu, made.gi_id, None) else {
-        record.not_measured(
+        work.not_measured(
             "device nodes of capabilities",
             "/proc has no file of the capability",
         );
@@ -73,7 +72,7 @@ fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     };
     let minor = declared.minor;
     let now = || remains::node(&work.driver_root, minor);
-    record.note("the device node of a new instance", text(now()));
+    work.note("the device node of a new instance", text(now()));
     let access = caps.folder_of(gpu, made.gi_id, None).join("access");
     let program = work.driver_root.join(MODPROBE);
     let modprobe = || {
@@ -85,19 +84,19 @@ fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     let has_program = program.exists();
     if has_program && modprobe() {
         let question = "the device node after nvidia-modprobe";
-        record.check(question, "", "root 0444", text(now()));
+        work.check(question, "", "root 0444", text(now()));
     } else {
         let reason = if has_program {
             "nvidia-modprobe failed"
         } else {
             "there is no nvidia-modprobe"
         };
-        record.not_measured("the device node after nvidia-modprobe", reason);
+        work.not_measured("the device node after nvidia-modprobe", reason);
     }
     let folder = RootDir::open(&caps.folder_of(gpu, made.gi_id, None)).map_err(failed)?;
     let line = format!("DeviceFileModify: {MARK}\n");
     folder.tell("access", &line).map_err(failed)?;
-    record.check(
+    work.check(
         "the driver keeps a mark on a capability",
         "",
         MARK,
@@ -119,14 +118,14 @@ fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
         let _ = asked.map(|mig| work.gpu.calls().memory(mig));
     }
     let question = "a node that gpufrac gave to a user stays so";
-    record.check(
+    work.check(
         question,
         "after a question of root's to NVML",
         &own,
         text(now()),
     );
     if has_program && modprobe() {
-        record.check(question, "after nvidia-modprobe", &own, text(now()));
+        work.check(question, "after nvidia-modprobe", &own, text(now()));
     }
     Ok(())
 }

@@ -31,30 +31,29 @@ fn memory(own: MemoryMib, real: MemoryMib) -> String {
 }
 
 pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let record = work.record;
     let Some((model, table)) = table(work)? else {
-        record.not_measured(
+        work.not_measured(
             "the driver's table is gpufrac's",
             "gpufrac knows no such model",
         );
         return Ok(());
     };
     let real = &work.geometry;
-    record.note("the model", model);
-    record.check("memory slices", "", table.memory_slices, real.memory_slices);
+    work.note("the model", model);
+    work.check("memory slices", "", table.memory_slices, real.memory_slices);
     let [ours, theirs] = [table.compute_slices, real.compute_slices];
-    record.check("compute slices", "", ours, theirs);
+    work.check("compute slices", "", ours, theirs);
     let ours = table.profiles.iter().filter(|profile| profile.is_plain());
     for own in ours {
         let name = own.name.as_str();
         let Some(driver) = real.profile(own.id) else {
-            record.check("the profile exists", name, "yes", "no");
+            work.check("the profile exists", name, "yes", "no");
             continue;
         };
-        record.check("the profile exists", name, "yes", "yes");
-        record.check("the name of the profile", own.id, name, &driver.name);
+        work.check("the profile exists", name, "yes", "yes");
+        work.check("the name of the profile", own.id, name, &driver.name);
         let number = |text: &str, of: fn(&Profile) -> u32| {
-            record.check(text, name, of(own), of(driver));
+            work.check(text, name, of(own), of(driver));
         };
         number("the number of the profile in nvml.h", |it| it.slice_enum);
         number("compute slices of the profile", |it| {
@@ -62,14 +61,14 @@ pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {
         });
         number("the most instances of the profile", |it| it.max_instances);
         number("multiprocessors of the profile", |it| it.multiprocessors);
-        record.check(
+        work.check(
             "positions of the profile",
             name,
             places(own),
             places(driver),
         );
         let memory = memory(own.memory, driver.memory);
-        record.check(
+        work.check(
             "memory of the profile, within 10 %",
             name,
             own.memory,
@@ -78,7 +77,7 @@ pub fn geometry(work: &Work<'_, '_>) -> Result<(), Stop> {
     }
     let known = |profile: &&Profile| profile.is_plain() && table.profile(profile.id).is_none();
     for new in real.profiles.iter().filter(known) {
-        record.check(
+        work.check(
             "the driver has no further plain profile",
             &new.name,
             "none",
@@ -116,7 +115,6 @@ fn proof(geometry: &Geometry, kind: LayoutKind, menu: &[Fraction], equal: bool) 
 
 pub fn layouts(work: &Work<'_, '_>) -> Result<(), Stop> {
     let table = table(work)?;
-    let record = work.record;
     for (kind, menu, equal) in kinds() {
         let sizes: Vec<String> = menu.iter().map(|size| format!(" of {size}")).collect();
         let equal_word = if equal { " of equal halves" } else { "" };
@@ -124,9 +122,9 @@ pub fn layouts(work: &Work<'_, '_>) -> Result<(), Stop> {
         let real = proof(&work.geometry, kind, &menu, equal);
         match &table {
             Some((_, table)) => {
-                record.check(&question, "", proof(table, kind, &menu, equal), real);
+                work.check(&question, "", proof(table, kind, &menu, equal), real);
             }
-            None => record.note(&question, real),
+            None => work.note(&question, real),
         }
     }
     Ok(())

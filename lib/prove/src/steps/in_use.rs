@@ -35,12 +35,11 @@ pub fn in_use(work: &Work<'_, '_>) -> Result<(), Stop> {
     };
     other.hold(&target(work, &made))?;
     let done = work.destroy_compute(&made, compute.ci)?;
-    let record = work.record;
     let question = "an instance ends while another session has handles of it";
-    record.check(question, "compute instance", "success (0)", said(&done));
+    work.check(question, "compute instance", "success (0)", said(&done));
     if done.is_ok() {
         let done = work.destroy_bare(&made)?;
-        record.check(question, "GPU instance", "success (0)", said(&done));
+        work.check(question, "GPU instance", "success (0)", said(&done));
     }
     drop(other);
     if !work.standing().is_empty() {
@@ -50,7 +49,7 @@ pub fn in_use(work: &Work<'_, '_>) -> Result<(), Stop> {
     let question = "an instance ends while DCGM runs";
     let dcgm = running.iter().find(|name| **name == "nv-hostengine");
     let Some(dcgm) = dcgm else {
-        record.not_measured(question, "DCGM does not run here");
+        work.not_measured(question, "DCGM does not run here");
         return work.only_own();
     };
     for _ in 0..work.pace.repeats {
@@ -62,7 +61,7 @@ pub fn in_use(work: &Work<'_, '_>) -> Result<(), Stop> {
             Some(compute) => work.destroy_compute(&made, compute.ci)?,
             None => Ok(()),
         };
-        record.check(
+        work.check(
             question,
             dcgm,
             "success (0)",

@@ -25,12 +25,11 @@ pub fn load(work: &Work<'_, '_>) -> Result<(), Stop> {
     let Some(compute) = made.compute.clone() else {
         return work.remove(&made);
     };
-    let record = work.record;
     let has_gpm = work.gpu.has_gpm()?;
     if has_gpm {
         counted(work, "activity of an idle instance by GPM", &made, true)?
     } else {
-        record.not_measured("activity by GPM", "the GPU has none")
+        work.not_measured("activity by GPM", "the GPU has none")
     }
     listed(work, &compute, "no process on an idle instance", None)?;
     let client = match Client::start(&work.program.client, &Setting::on(&compute.uuid)) {
@@ -38,11 +37,11 @@ pub fn load(work: &Work<'_, '_>) -> Result<(), Stop> {
         Err(failure) => Err(failure),
     };
     match client {
-        Err(failure) => record.not_measured("programs on an instance", failure),
+        Err(failure) => work.not_measured("programs on an instance", failure),
         Ok((client, seen)) => {
             let uuids: Vec<&str> = seen.devices.iter().map(|it| it.uuid.as_str()).collect();
             let question = "CUDA shows a program its instance alone";
-            record.check(question, "", &compute.uuid, uuids.join(", "));
+            work.check(question, "", &compute.uuid, uuids.join(", "));
             used(work, &made, &compute, client, has_gpm)?;
         }
     }
@@ -84,7 +83,7 @@ fn activity(work: &Work<'_, '_>, gi_id: u32) -> Result<String, Stop> {
 fn counted(work: &Work<'_, '_>, question: &str, made: &Made<'_>, idle: bool) -> Result<(), Stop> {
     let expected = if idle { "idle" } else { "busy" };
     let found = activity(work, made.gi_id)?;
-    work.record.check(question, "", expected, found);
+    work.check(question, "", expected, found);
     Ok(())
 }
 
@@ -95,7 +94,6 @@ fn listed(
     question: &str,
     pid: Option<u32>,
 ) -> Result<(), Stop> {
-    let record = work.record;
     let call = "nvmlDeviceGetComputeRunningProcesses_v3";
     let whole = work.gpu.calls().itself()?;
     let devices: [(&str, DeviceHandle<'_>); 2] =
@@ -111,7 +109,7 @@ fn listed(
             },
         };
         let expected = pid.map_or("none", |_| "the program");
-        record.check(question, format!("the list {subject}"), expected, text);
+        work.check(question, format!("the list {subject}"), expected, text);
     }
     Ok(())
 }
@@ -124,13 +122,12 @@ fn used(
     mut client: Client,
     has_gpm: bool,
 ) -> Result<(), Stop> {
-    let record = work.record;
     match client.begin() {
         Err(failure) => {
-            record.check("a program can work on its instance", "", "success", failure);
+            work.check("a program can work on its instance", "", "success", failure);
             return Ok(());
         }
-        Ok(_) => record.check(
+        Ok(_) => work.check(
             "a program can work on its instance",
             "",
             "success",
@@ -145,12 +142,12 @@ fn used(
     )?;
     let question = "an instance with a program on it is not destroyed";
     let done = work.destroy_compute(made, compute.ci)?;
-    record.check(question, "", named(codes::IN_USE), said(&done));
+    work.check(question, "", named(codes::IN_USE), said(&done));
     if done.is_ok() {
         return Ok(());
     }
     if let Err(failure) = busy(work, made, &mut client, has_gpm)? {
-        record.not_measured("an instance under load", failure);
+        work.not_measured("an instance under load", failure);
         return Ok(());
     }
     killed(work, made, compute, client)
@@ -177,8 +174,7 @@ fn busy(
         "{:.1} of 10^12 operations with 32 bits a second",
         computed.tflops
     );
-    work.record
-        .note("the speed of the smallest instance", speed);
+    work.note("the speed of the smallest instance", speed);
     Ok(Ok(()))
 }
 
@@ -205,15 +201,14 @@ fn killed(
     if let Some(stop) = failed {
         return Err(stop);
     }
-    let record = work.record;
     let question =
         "an instance is free within the patience of the run after SIGKILL of its program";
     let free = if killed.free_ms.is_some() { "free" } else { "in use" };
-    record.check(question, "", "free", free);
+    work.check(question, "", "free", free);
     if let Some(ms) = killed.free_ms {
-        record.took("compute instance free after SIGKILL", "alone", ms);
+        work.took("compute instance free after SIGKILL", "alone", ms);
         let done = work.destroy_bare(made)?;
-        record.check(
+        work.check(
             "its GPU instance is free then",
             "",
             "success (0)",
@@ -241,6 +236,6 @@ fn across(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
         (Err(code), _) | (_, Err(code)) => named(code),
     };
     let question = "activity by GPM across a new instance at the same place";
-    work.record.note(question, value);
+    work.note(question, value);
     work.remove(&again)
 }

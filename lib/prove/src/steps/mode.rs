@@ -16,19 +16,18 @@ const IN_PROGRESS: u32 = 2;
 
 /// Switches the mode; whether it is as wanted then.
 pub fn switch(work: &Work<'_, '_>, on: bool) -> Result<bool, Stop> {
-    let record = work.record;
     let word = if on { "on" } else { "off" };
     let status = work.change("nvmlDeviceSetMigMode", "alone", word, |calls| {
         calls.set_mig_mode(on)
     })?;
-    record.check(
+    work.check(
         "the code of a change of MIG mode",
         word,
         named(codes::SUCCESS),
         said(&status),
     );
     let status = status.unwrap_or(codes::SUCCESS);
-    record.check(
+    work.check(
         "the activation status",
         word,
         named(codes::SUCCESS),
@@ -36,7 +35,7 @@ pub fn switch(work: &Work<'_, '_>, on: bool) -> Result<bool, Stop> {
     );
     let mode = work.ask("nvmlDeviceGetMigMode", "", |calls| calls.mig_mode())?;
     let found = mode.map_or_else(named, |(now, then)| format!("{now}, after a reset {then}"));
-    record.check(
+    work.check(
         "MIG mode after a change",
         word,
         format!("{on}, after a reset {on}"),
@@ -47,22 +46,21 @@ pub fn switch(work: &Work<'_, '_>, on: bool) -> Result<bool, Stop> {
 
 /// Off and on, with minors, fabric and profiles in each mode.
 pub fn mode(work: &Work<'_, '_>) -> Result<(), Stop> {
-    let record = work.record;
-    record.note("the fabric with MIG on", fabric(work)?);
+    work.note("the fabric with MIG on", fabric(work)?);
     let off = switch(work, false)?;
     if off {
         let begin = Instant::now();
         let mut now = fabric(work)?;
-        record.note("the fabric directly after MIG mode ended", &now);
+        work.note("the fabric directly after MIG mode ended", &now);
         while now.starts_with(&format!("state {IN_PROGRESS}")) && begin.elapsed() < FABRIC {
             work.go_on()?;
             std::thread::sleep(PAUSE);
             now = fabric(work)?;
         }
         let ms = begin.elapsed().as_millis();
-        record.note("the fabric later", format!("{now} after {ms} ms"));
+        work.note("the fabric later", format!("{now} after {ms} ms"));
         let same = work.gpu.geometry()? == work.geometry;
-        record.check(
+        work.check(
             "profiles and positions do not depend on the mode",
             "",
             true,
@@ -80,8 +78,7 @@ pub fn mode(work: &Work<'_, '_>) -> Result<(), Stop> {
 fn minor(work: &Work<'_, '_>, word: &str) -> Result<(), Stop> {
     let now = work.gpu.minor_now()?;
     let question = "the GPU's device number stays when MIG mode changes";
-    let record = work.record;
-    record.check(question, word, work.gpu.minor, now);
+    work.check(question, word, work.gpu.minor, now);
     Ok(())
 }
 

@@ -24,9 +24,8 @@ pub fn orders(work: &Work<'_, '_>) -> Result<(), Stop> {
     let halves = Layout::solve(&work.geometry, LayoutKind::Halves, &[], false);
     let slices = Layout::solve(&work.geometry, LayoutKind::Slices, &[], false);
     let layouts: Vec<Layout> = [halves, slices].into_iter().flatten().collect();
-    let record = work.record;
     if layouts.is_empty() {
-        record.not_measured("random orders of jobs", "no layout is possible on this GPU");
+        work.not_measured("random orders of jobs", "no layout is possible on this GPU");
         return Ok(());
     }
     let begin = Instant::now();
@@ -43,11 +42,11 @@ pub fn orders(work: &Work<'_, '_>) -> Result<(), Stop> {
         done += 1;
     }
     let wanted = work.pace.orders;
-    record.note(
+    work.note(
         "random orders of jobs",
         format!("{done} of {wanted}, seed {SEED}"),
     );
-    record.note("different states of the GPU in them", states.len());
+    work.note("different states of the GPU in them", states.len());
     work.only_own()
 }
 
@@ -97,14 +96,13 @@ fn arrive<'s>(
     let units = layout.menu[random.usize(0..layout.menu.len())].units;
     let of_side = jobs.iter().filter(|job| job.side == side);
     let used: u32 = of_side.map(|job| job.units).sum();
-    let record = work.record;
     let standing = occupied(jobs);
     if used + units.0 > layout.capacity.0 {
         return taken(work, layout, side, units, &standing);
     }
     let found = layout.place(side, units, &standing);
     let question = "the solver has a place for each job that Slurm's count admits";
-    record.check(
+    work.check(
         question,
         layout.kind,
         "a place",
@@ -120,7 +118,7 @@ fn arrive<'s>(
     let name = work.place_name(profile_id, placement);
     let made = work.make_bare(profile_id, placement)?;
     let question = "the driver makes the instance that the solver chooses";
-    record.check(question, name, "success (0)", said(&made));
+    work.check(question, name, "success (0)", said(&made));
     jobs.extend(made.ok().map(|made| Job {
         side,
         units: units.0,
@@ -153,8 +151,7 @@ fn taken(
     let name = work.place_name(profile_id, placement);
     let made = work.make_bare(profile_id, placement)?;
     let question = "the driver refuses an instance where the solver sees no room";
-    let record = work.record;
-    record.check(
+    work.check(
         question,
         name,
         named(codes::INSUFFICIENT_RESOURCES),

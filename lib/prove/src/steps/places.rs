@@ -28,7 +28,7 @@ pub fn places(work: &Work<'_, '_>) -> Result<(), Stop> {
     }
     if left_out > 0 {
         let reason = format!("the time was over before {left_out} of them");
-        work.record.not_measured("all places", reason);
+        work.not_measured("all places", reason);
     }
     ids(work);
     work.only_own()
@@ -43,9 +43,8 @@ fn place(
     let name = work.place_name(profile.id, placement);
     capacity(work, profile, &name)?;
     let made = work.make_bare(profile.id, placement)?;
-    let record = work.record;
     let question = "an instance can be made at each place of the driver's list";
-    record.check(question, &name, "success (0)", said(&made));
+    work.check(question, &name, "success (0)", said(&made));
     let Ok(mut made) = made else { return Ok(()) };
     seen(work, profile, &made, &name)?;
     capacity(work, profile, &name)?;
@@ -86,20 +85,19 @@ fn capacity(work: &Work<'_, '_>, profile: &Profile, name: &str) -> Result<(), St
     let found = found.map_or_else(named, |count| count.to_string());
     let question = "the driver's count of further instances is gpufrac's";
     let subject = format!("{} beside {} instances", profile.name, standing.len());
-    work.record.check(question, subject, expected, found);
+    work.check(question, subject, expected, found);
     Ok(())
 }
 
 /// Whether all ways to look for a GPU instance show it.
 fn seen(work: &Work<'_, '_>, profile: &Profile, made: &Made<'_>, name: &str) -> Result<(), Stop> {
-    let record = work.record;
     let listed: Vec<String> = work
         .listed(profile.id)?
         .iter()
         .map(|it| format!("{} at {}", it.gi_id, it.placement.start))
         .collect();
     let own = format!("{} at {}", made.gi_id, made.placement.start);
-    record.check(
+    work.check(
         "the list of its profile has the instance",
         name,
         own,
@@ -109,7 +107,7 @@ fn seen(work: &Work<'_, '_>, profile: &Profile, made: &Made<'_>, name: &str) -> 
     let by_id = work.ask("nvmlDeviceGetGpuInstanceById", id, |calls| {
         calls.gpu_instance_by_id(id)
     })?;
-    record.check(
+    work.check(
         "an instance is found by its id",
         name,
         "success (0)",
@@ -117,7 +115,7 @@ fn seen(work: &Work<'_, '_>, profile: &Profile, made: &Made<'_>, name: &str) -> 
     );
     let folders = work.folders();
     let found = folders.map_or_else(|| "nothing".to_owned(), |ids| format!("{ids:?}"));
-    record.check(
+    work.check(
         "/proc has a folder for each instance",
         name,
         format!("[{id}]"),
@@ -136,17 +134,16 @@ fn described(
     let Some(compute) = &made.compute else {
         return Ok(());
     };
-    let record = work.record;
     let uuid = &compute.uuid;
     let version = uuid_version(uuid);
     let digit = version.map_or_else(|| "none".to_owned(), String::from);
-    record.check("the version digit of a MIG UUID", name, "5", digit);
+    work.check("the version digit of a MIG UUID", name, "5", digit);
     let memory = work.ask("nvmlDeviceGetMemoryInfo", name, |calls| {
         calls.memory(compute.mig)
     })?;
     if let Ok((all, used)) = memory {
         let about = if all.is_about(profile.memory) { profile.memory } else { all };
-        record.check(
+        work.check(
             "memory of an instance, within 10 % of the profile's",
             name,
             profile.memory,
@@ -157,7 +154,7 @@ fn described(
         } else {
             format!("{} MiB", used.0)
         };
-        record.check(
+        work.check(
             "memory in use on an idle instance",
             name,
             format!("less than {IDLE_MIB} MiB"),
@@ -165,13 +162,13 @@ fn described(
         );
     }
     let minors = capabilities(work, made, compute.ci_id, name);
-    record.places.borrow_mut().push(PlaceRow {
+    work.places.borrow_mut().push(PlaceRow {
         profile: profile.name.clone(),
         profile_id: profile.id,
         start: made.placement.start,
         gi: made.gi_id,
         ci: compute.ci_id,
-        uuid: record.aliases.of("MIG", uuid),
+        uuid: work.aliases.of("MIG", uuid),
         uuid_version: version,
         minors,
         memory_mib: memory.ok().map(|(all, used)| [all.0, used.0]),
@@ -182,7 +179,6 @@ fn described(
 /// The capabilities' files in /proc against the driver's list of minors.
 fn capabilities(work: &Work<'_, '_>, made: &Made<'_>, ci: u32, name: &str) -> Option<[u32; 2]> {
     let (caps, gpu) = (&work.caps, work.gpu.minor);
-    let record = work.record;
     let (_, minors) = caps.minors().ok()?;
     let listed = |opens| {
         let mut known = minors.iter();
@@ -199,21 +195,21 @@ fn capabilities(work: &Work<'_, '_>, made: &Made<'_>, ci: u32, name: &str) -> Op
         let declared = caps.declared(gpu, made.gi_id, ci);
         let text = |of: Option<String>| of.unwrap_or_else(|| "none".to_owned());
         let minor = text(declared.map(|it| it.minor.to_string()));
-        record.check(
+        work.check(
             "the capability's minor is the one of mig-minors",
             name,
             listed,
             minor,
         );
         let mode = text(declared.map(|it| format!("{:04o}", it.mode)));
-        record.check(
+        work.check(
             "the mode that the driver wants for a capability",
             name,
             "0444",
             mode,
         );
         let modify = text(declared.map(|it| it.modify.to_string()));
-        record.check("a new capability has no mark", name, "1", modify);
+        work.check("a new capability has no mark", name, "1", modify);
         found.extend(declared.map(|it| it.minor));
     }
     <[u32; 2]>::try_from(found).ok()
@@ -223,15 +219,13 @@ fn capabilities(work: &Work<'_, '_>, made: &Made<'_>, ci: u32, name: &str) -> Op
 fn refuses_to_end(work: &Work<'_, '_>, made: &Made<'_>, name: &str) -> Result<(), Stop> {
     let done = work.destroy_bare(made)?;
     let question = "a GPU instance with a compute instance in it is not destroyed";
-    let record = work.record;
-    record.check(question, name, named(codes::IN_USE), said(&done));
+    work.check(question, name, named(codes::IN_USE), said(&done));
     Ok(())
 }
 
 /// The ids as a function of the place.
 fn ids(work: &Work<'_, '_>) {
-    let record = work.record;
-    let places = record.places.borrow();
+    let places = work.places.borrow();
     let mut greatest = 0;
     for profile in &work.geometry.profiles {
         let of_profile = places.iter().filter(|row| row.profile_id == profile.id);
@@ -243,7 +237,7 @@ fn ids(work: &Work<'_, '_>) {
         let mut ids: Vec<u32> = rows.iter().map(|(_, id)| *id).collect();
         ids.sort_unstable();
         ids.dedup();
-        record.check(
+        work.check(
             "each place of a profile has an id of its own",
             &profile.name,
             rows.len(),
@@ -253,17 +247,17 @@ fn ids(work: &Work<'_, '_>) {
             .iter()
             .map(|(start, id)| format!("{start}={id}"))
             .collect();
-        record.note(
+        work.note(
             "ids by place",
             format!("{}: {}", profile.name, text.join(" ")),
         );
     }
     let below = greatest <= GREATEST_ID;
     let found = if below { GREATEST_ID } else { greatest };
-    record.check("the greatest id of a GPU instance", "", GREATEST_ID, found);
+    work.check("the greatest id of a GPU instance", "", GREATEST_ID, found);
     let uuids = places.iter().map(|row| &row.uuid);
     let different: std::collections::BTreeSet<&String> = uuids.collect();
-    record.note(
+    work.note(
         "MIG UUIDs of the places",
         format!("{} different ones of {}", different.len(), places.len()),
     );
@@ -273,8 +267,7 @@ fn ids(work: &Work<'_, '_>) {
 
 /// Whether the ids of the upper half come before those of the lower one.
 fn halves(work: &Work<'_, '_>) {
-    let record = work.record;
-    let places = record.places.borrow();
+    let places = work.places.borrow();
     let Some(smallest) = work.smallest() else {
         return;
     };
@@ -286,6 +279,6 @@ fn halves(work: &Work<'_, '_>) {
     let middle = work.geometry.memory_slices / 2;
     if let (Some(low), Some(high)) = (id_at(0), id_at(middle)) {
         let value = if low < high { "not swapped" } else { "swapped" };
-        record.note("the halves of the GPU in the order of ids", value);
+        work.note("the halves of the GPU in the order of ids", value);
     }
 }

@@ -11,17 +11,16 @@ pub fn sessions(work: &Work<'_, '_>) -> Result<(), Stop> {
     };
     let on = target(work, &made);
     let all = "seen by its id, by its UUID, in a walk, in the list";
-    let record = work.record;
     let question = "another session sees a new instance";
-    record.check(question, "an older one", all, older.look(&on)?.seen());
+    work.check(question, "an older one", all, older.look(&on)?.seen());
     let mut other = session(work)?;
-    record.check(question, "a newer one", all, other.look(&on)?.seen());
+    work.check(question, "a newer one", all, other.look(&on)?.seen());
     work.remove(&made)?;
     let question = "an older session does not see a destroyed instance";
-    record.check(question, "", "not seen", other.look(&on)?.seen());
+    work.check(question, "", "not seen", other.look(&on)?.seen());
     if let Some(again) = work.make(made.profile_id, made.placement)? {
         let question = "an older session sees the instance that was made again";
-        record.check(question, "", all, other.look(&target(work, &again))?.seen());
+        work.check(question, "", all, other.look(&target(work, &again))?.seen());
         work.remove(&again)?;
     }
     work.only_own()

@@ -80,10 +80,9 @@ fn measure(
     on: &Target,
     meanwhile: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let record = work.record;
     let mut sessions = vec![session(work)?];
     sessions[0].begin_to_measure(on, work.pace.sample)?;
-    note(record, "alone", sessions[0].measured()?);
+    note(work, "alone", sessions[0].measured()?);
     for _ in 1..SESSIONS {
         sessions.push(session(work)?);
     }
@@ -93,23 +92,22 @@ fn measure(
     work.when.set("seven");
     meanwhile()?;
     for session in &mut sessions {
-        note(record, "seven", session.measured()?);
+        note(work, "seven", session.measured()?);
     }
     Ok(())
 }
 
-fn note(record: &crate::record::Record, when: &str, durations: crate::session::Durations) {
+fn note(work: &Work<'_, '_>, when: &str, durations: crate::session::Durations) {
     for (call, all) in durations {
         for ms in all {
-            record.took(&call, when, ms);
+            work.took(&call, when, ms);
         }
     }
 }
 
 /// Compares the durations with what gpufrac allows for.
 fn judge(work: &Work<'_, '_>) {
-    let record = work.record;
-    for row in record.times() {
+    for row in work.times() {
         let changes = row.call.contains("Create") || row.call.contains("Destroy");
         let (question, limit, ms) = match changes {
             true => ("a change takes less than 10 s", CHANGE_MS, row.times.max),
@@ -122,6 +120,6 @@ fn judge(work: &Work<'_, '_>) {
         };
         let expected = format!("less than {limit} ms");
         let found = if ms < limit { expected.clone() } else { format!("{ms:.0} ms") };
-        record.check(question, &row.call, expected, found);
+        work.check(question, &row.call, expected, found);
     }
 }
