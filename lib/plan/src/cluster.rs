@@ -15,7 +15,7 @@ pub struct Partition {
     pub qos: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     pub name: String,
     pub gpus: u32,
@@ -45,10 +45,7 @@ impl Cluster {
         let node = |number| Node {
             name: format!("gpu{number:0width$}"),
             gpus,
-            cpus: None,
-            shards: 0,
-            mps: 0,
-            instance: 0,
+            ..Node::default()
         };
         Cluster {
             nodes: (1..=nodes).map(node).collect(),
@@ -75,11 +72,8 @@ impl Cluster {
 
     /// The partition with a name; else all nodes, for histories of other clusters.
     pub fn partition(&self, name: &str) -> Partition {
-        let known = self
-            .partitions
-            .iter()
-            .find(|partition| partition.name == name);
-        known.cloned().unwrap_or_else(|| Partition {
+        let mut known = self.partitions.iter().filter(|it| it.name == name);
+        known.next().cloned().unwrap_or_else(|| Partition {
             name: name.to_owned(),
             nodes: (0..self.nodes.len()).collect(),
             ..Partition::default()
@@ -91,24 +85,17 @@ impl Cluster {
     pub fn smaller(&self, part: f64) -> Cluster {
         let mut keeps = vec![false; self.nodes.len()];
         // Nodes of the same partitions are cut together.
-        let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        let mut groups: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
         for node in 0..self.nodes.len() {
-            let of: Vec<usize> = (0..self.partitions.len())
-                .filter(|partition| {
-                    self.partitions[*partition]
-                        .nodes
-                        .binary_search(&node)
-                        .is_ok()
-                })
-                .collect();
+            let of = |partition: &Partition| partition.nodes.binary_search(&node).is_ok();
+            let of = self.partitions.iter().map(of).collect();
             groups.entry(of).or_default().push(node);
         }
         for nodes in groups.values() {
             let count = (nodes.len() as f64 * part).ceil() as usize;
-            nodes
-                .iter()
-                .take(count)
-                .for_each(|node| keeps[*node] = true);
+            for node in nodes.iter().take(count) {
+                keeps[*node] = true;
+            }
         }
         self.only(&keeps)
     }
@@ -117,21 +104,14 @@ impl Cluster {
     fn only(&self, keeps: &[bool]) -> Cluster {
         let mut numbers = vec![None; self.nodes.len()];
         let mut nodes = Vec::new();
-        for (number, node) in self
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| keeps[*number])
-        {
+        let kept = self.nodes.iter().enumerate();
+        for (number, node) in kept.filter(|(number, _)| keeps[*number]) {
             numbers[number] = Some(nodes.len());
             nodes.push(node.clone());
         }
+        let number = |node: &usize| numbers[*node];
         let of = |partition: &Partition| Partition {
-            nodes: partition
-                .nodes
-                .iter()
-                .filter_map(|node| numbers[*node])
-                .collect(),
+            nodes: partition.nodes.iter().filter_map(number).collect(),
             ..partition.clone()
         };
         Cluster {
@@ -144,14 +124,11 @@ impl Cluster {
     #[must_use]
     pub fn only_partition(&self, name: &str) -> Cluster {
         let mut keeps = vec![false; self.nodes.len()];
-        self.partition(name)
-            .nodes
-            .iter()
-            .for_each(|node| keeps[*node] = true);
+        for node in self.partition(name).nodes {
+            keeps[node] = true;
+        }
         let mut cluster = self.only(&keeps);
-        cluster
-            .partitions
-            .retain(|partition| partition.name == name);
+        cluster.partitions.retain(|it| it.name == name);
         cluster
     }
 }

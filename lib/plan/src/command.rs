@@ -232,12 +232,8 @@ fn history(
     }
     for path in &args.telemetry {
         say(&format!("reading {}", path.display()));
-        let failed = |source| ReadError::Io {
-            path: path.clone(),
-            source,
-        };
         read::telemetry::read(&path.display().to_string(), read::open(path)?, &mut history)
-            .map_err(failed)?;
+            .map_err(|error| ReadError::io(path, error))?;
     }
     history.sort();
     Ok(history)
@@ -301,13 +297,9 @@ fn cluster(args: &PlanArgs) -> Result<Option<(Cluster, String)>, PlanError> {
     let Some(path) = &args.cluster else {
         return Ok(None);
     };
-    let failed = |source| ReadError::Io {
-        path: path.clone(),
-        source,
-    };
-    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let text = std::fs::read_to_string(path).map_err(|error| ReadError::io(path, error))?;
     let cluster = if text.starts_with("sn,cpu_milli") {
-        read::openb::cluster(text.as_bytes()).map_err(|error| failed(error.into()))?
+        read::openb::cluster(text.as_bytes()).map_err(|error| ReadError::io(path, error))?
     } else {
         read::nodes::read_file(path, &text, &|path| std::fs::read_to_string(path))
             .ok_or_else(|| PlanError::NoNodes { path: path.clone() })?

@@ -241,10 +241,7 @@ impl History {
         let node = |(name, gpus): (&&str, &f64)| Node {
             name: (*name).to_owned(),
             gpus: crate::read::value::gpus_of_share(*gpus),
-            cpus: None,
-            shards: 0,
-            mps: 0,
-            instance: 0,
+            ..Node::default()
         };
         let partition = |(number, mut nodes): (u32, Vec<usize>)| {
             nodes.sort_unstable();

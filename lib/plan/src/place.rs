@@ -147,6 +147,12 @@ impl Fleet {
         &self.lendings
     }
 
+    /// The sizes of the GPUs that are cut.
+    pub fn pieces(&self) -> Vec<Size> {
+        let cut = self.lendings.get(1);
+        cut.map_or_else(Vec::new, Lending::sizes)
+    }
+
     /// Number of nodes.
     pub fn nodes(&self) -> usize {
         self.machines.len()

@@ -72,7 +72,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    fn io(path: &Path, source: impl Into<io::Error>) -> ReadError {
+    pub(crate) fn io(path: &Path, source: impl Into<io::Error>) -> ReadError {
         ReadError::Io {
             path: path.to_owned(),
             source: source.into(),

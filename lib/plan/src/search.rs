@@ -45,6 +45,16 @@ pub struct Options {
     pub best: usize,
 }
 
+impl Options {
+    /// The ways of lending that are compared.
+    pub fn all_candidates(&self) -> Vec<Candidate> {
+        match self.candidates.as_slice() {
+            [] => Candidate::all(&self.model),
+            some => some.to_vec(),
+        }
+    }
+}
+
 /// A way of lending with its figures.
 #[derive(Clone, Debug)]
 pub struct Judged {
@@ -132,19 +142,16 @@ pub fn plan(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Plan, LayoutError> {
     let replay = Replay::new(history, options);
-    let candidates = if options.candidates.is_empty() {
-        Candidate::all(&options.model)
-    } else {
-        options.candidates.clone()
-    };
     progress("as today");
     let base = replay.sample(None);
     let today = replay.play(Candidate::TODAY, &base, cluster)?;
     let by_wait = today.sums.wait_mean > HARDLY;
     let mut others = Vec::new();
-    for candidate in candidates
+    let others_than_today = |one: &Candidate| *one != Candidate::TODAY;
+    for candidate in options
+        .all_candidates()
         .into_iter()
-        .filter(|one| *one != Candidate::TODAY)
+        .filter(others_than_today)
     {
         progress(&format!("{candidate}"));
         let played = replay.play(candidate, &base, cluster)?;

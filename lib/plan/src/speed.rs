@@ -5,31 +5,19 @@ const SLICES: f64 = 7.0;
 
 /// Measured speeds at the deciles of the workloads: of 32 training workloads on the MIG instances of an A100 (MISO,
 /// SoCC 2022), 1g to 4g; those that do not fit into the memory are not among them.
-const MEASURED: [(u8, [f64; 11]); 4] = [
-    (
-        1,
-        [
-            0.077, 0.163, 0.224, 0.24, 0.274, 0.309, 0.366, 0.444, 0.556, 0.612, 0.81,
-        ],
-    ),
-    (
-        2,
-        [
-            0.278, 0.313, 0.335, 0.41, 0.43, 0.517, 0.595, 0.659, 0.737, 0.822, 0.904,
-        ],
-    ),
-    (
-        3,
-        [
-            0.397, 0.512, 0.524, 0.557, 0.622, 0.668, 0.766, 0.846, 0.887, 0.938, 1.0,
-        ],
-    ),
-    (
-        4,
-        [
-            0.57, 0.588, 0.596, 0.619, 0.703, 0.746, 0.832, 0.922, 0.94, 0.957, 0.984,
-        ],
-    ),
+const MEASURED: [[f64; 11]; 4] = [
+    [
+        0.077, 0.163, 0.224, 0.24, 0.274, 0.309, 0.366, 0.444, 0.556, 0.612, 0.81,
+    ],
+    [
+        0.278, 0.313, 0.335, 0.41, 0.43, 0.517, 0.595, 0.659, 0.737, 0.822, 0.904,
+    ],
+    [
+        0.397, 0.512, 0.524, 0.557, 0.622, 0.668, 0.766, 0.846, 0.887, 0.938, 1.0,
+    ],
+    [
+        0.57, 0.588, 0.596, 0.619, 0.703, 0.746, 0.832, 0.922, 0.94, 0.957, 0.984,
+    ],
 ];
 
 /// The workload in the middle.
@@ -46,10 +34,10 @@ pub struct Curve {
 
 impl Default for Curve {
     fn default() -> Curve {
-        let point =
-            |(slices, speeds): &(u8, [f64; 11])| (f64::from(*slices) / SLICES, speeds.to_vec());
+        let points = (1_u8..).zip(MEASURED);
+        let points = points.map(|(slices, speeds)| (f64::from(slices) / SLICES, speeds.to_vec()));
         Curve {
-            points: MEASURED.iter().map(point).collect(),
+            points: points.collect(),
             source: "32 training workloads on the MIG slices of an A100".to_owned(),
         }
     }

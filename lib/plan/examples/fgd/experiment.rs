@@ -182,10 +182,7 @@ impl Experiment {
     ) -> Result<Allocated, LayoutError> {
         let gpus: Vec<u32> = self.hosts.iter().map(|host| host.gpus).collect();
         let mut fleet = candidate.fleet(model, &gpus)?;
-        let sizes: Vec<u32> = match fleet.lendings().get(1) {
-            Some(cut) => cut.sizes().iter().map(|size| size.units).collect(),
-            None => Vec::new(),
-        };
+        let sizes: Vec<u32> = fleet.pieces().iter().map(|size| size.units).collect();
         let mut left: Vec<Left> = self.left();
         let mut random = Rng::with_seed(seed);
         let arrivals = self.arrivals(&mut random);

@@ -17,11 +17,7 @@ pub(super) fn text(id: &str, history: &History, options: &Options) -> Result<Str
     if runs.peek().is_none() {
         return Err(PlanError::NoJob(id.to_owned()));
     }
-    let candidates = if options.candidates.is_empty() {
-        Candidate::all(&options.model)
-    } else {
-        options.candidates.clone()
-    };
+    let candidates = options.all_candidates();
     let mut text = String::new();
     for job in runs {
         facts(&mut text, job, options);
@@ -61,11 +57,8 @@ fn facts(text: &mut String, job: &Job, options: &Options) {
     );
     let length = options.windows.length(job);
     if length < job.ran {
-        let _ = writeln!(
-            text,
-            "  the reaper would end it after {}",
-            time(length as f64)
-        );
+        let length = time(length as f64);
+        let _ = writeln!(text, "  the reaper would end it after {length}");
     }
 }
 
@@ -76,23 +69,15 @@ fn line(
     options: &Options,
 ) -> Result<(), PlanError> {
     let mut fleet = candidate.fleet(&options.model, &[1])?;
-    let sizes = fleet
-        .lendings()
-        .get(1)
-        .map(|cut| cut.sizes())
-        .unwrap_or_default();
+    let sizes = fleet.pieces();
     let (units, reason) = size::choose(job, &job.need, &sizes, options.rule);
-    let compute = fleet
-        .take(
-            0,
-            Request {
-                units,
-                count: 1,
-                cpus: 0,
-            },
-        )
-        .and_then(|held| held.first().map(|one| one.compute))
-        .unwrap_or(1.0);
+    let request = Request {
+        units,
+        count: 1,
+        cpus: 0,
+    };
+    let held = fleet.take(0, request).unwrap_or_default();
+    let compute = held.first().map_or(1.0, |one| one.compute);
     let part = (compute / f64::from(job.need.share.unwrap_or(1.0).max(0.001))).min(1.0);
     let activity = job.need.activity.map_or(1.0, f64::from);
     let longer = |quantile| 100.0 * (options.curve.factor(part, activity, quantile) - 1.0);

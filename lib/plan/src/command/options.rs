@@ -1,5 +1,6 @@
 //! From the command line to the options of a plan.
 
+use std::io::{Error, ErrorKind};
 use std::time::Duration;
 
 use super::{PlanArgs, PlanError};
@@ -44,19 +45,14 @@ fn curve(args: &PlanArgs) -> Result<Curve, PlanError> {
     let Some(path) = &args.speeds else {
         return Ok(Curve::default());
     };
-    let failed = |source| ReadError::Io {
-        path: path.clone(),
-        source,
-    };
+    let failed = |error| ReadError::io(path, error);
     let speeds = read::speeds::read(read::open(path)?).map_err(failed)?;
     let source = format!("{} measurements of {}", speeds.len(), path.display());
-    Curve::measured(&speeds, &source).ok_or_else(|| {
-        failed(std::io::Error::new(
-            std::io::ErrorKind::InvalidData,
-            "it has no speed of a slice",
-        ))
-        .into()
-    })
+    let measured = Curve::measured(&speeds, &source).ok_or_else(|| {
+        let none = "it has no speed of a slice";
+        failed(Error::new(ErrorKind::InvalidData, none))
+    });
+    Ok(measured?)
 }
 
 fn apply(options: &mut Options, change: &str) -> Result<(), PlanError> {

@@ -101,9 +101,7 @@ pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
             name: format!("openb{number:04}"),
             gpus: node.gpu,
             cpus: Some(node.cpu_milli / MILLI),
-            shards: 0,
-            mps: 0,
-            instance: 0,
+            ..cluster::Node::default()
         })
         .collect();
     let partition = Partition {

@@ -198,11 +198,7 @@ impl<'a> Replay<'a> {
         } else {
             fleet
         };
-        let sizes = fleet
-            .lendings()
-            .get(1)
-            .map(|cut| cut.sizes())
-            .unwrap_or_default();
+        let sizes = fleet.pieces();
         let work = self.work(sample, &sizes);
         let partitions = self.partitions(cluster);
         let outcome = Play::run(
