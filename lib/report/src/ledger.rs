@@ -216,25 +216,14 @@ impl Ledger {
             account: run.account.clone(),
             qos: run.qos.clone(),
             partition: run.partition.clone(),
-            pool: String::new(),
             node: run.nodes.clone(),
-            device: None,
-            slice: 0,
             size: format!("{}.{:02}", units / 100, units % 100),
             units,
             from,
             to,
-            busy: 0,
-            idle: 0,
             unknown: seconds * units,
-            suspended: 0,
-            reclaimed: 0,
-            is_reclaimed: false,
             ended: run.ended,
-            energy_j: 0,
-            memory_mib: None,
-            peak_memory_mib: None,
-            activity: None,
+            ..Held::default()
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Sums of times by user, account and others.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gpufrac_core::rates::Rates;
@@ -116,20 +117,6 @@ impl Sums {
         let cost = Money::of(rates, &held.pool, &held.qos, held.allocated(), held.idle);
         self.cost.add(cost);
     }
-
-    /// Adds other sums.
-    pub fn merge(&mut self, other: &Sums) {
-        self.slices += other.slices;
-        self.allocated += other.allocated;
-        self.busy += other.busy;
-        self.idle += other.idle;
-        self.unknown += other.unknown;
-        self.suspended += other.suspended;
-        self.reclaimed += other.reclaimed;
-        self.reclaims += other.reclaims;
-        self.energy_j += other.energy_j;
-        self.cost.add(other.cost);
-    }
 }
 
 /// Rows of sums.
@@ -163,18 +150,9 @@ impl Table {
     /// The rows, those with the most time first.
     #[must_use]
     pub fn rows(&self) -> Vec<(&[String], &Sums)> {
-        let mut rows: Vec<(&[String], &Sums)> = self
-            .rows
-            .iter()
-            .map(|(key, sums)| (key.as_slice(), sums))
-            .collect();
-        rows.sort_by(|one, other| {
-            other
-                .1
-                .allocated
-                .cmp(&one.1.allocated)
-                .then(one.0.cmp(other.0))
-        });
+        let rows = self.rows.iter();
+        let mut rows: Vec<_> = rows.map(|(key, sums)| (key.as_slice(), sums)).collect();
+        rows.sort_by_key(|&(key, sums)| (Reverse(sums.allocated), key));
         rows
     }
 }
