@@ -183,10 +183,7 @@ impl Search {
         }
         let start = Start {
             partition: partition.to_owned(),
-            now: None,
-            backfill: None,
-            more: None,
-            refused: None,
+            ..Start::default()
         };
         Search {
             sizes,

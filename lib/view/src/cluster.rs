@@ -34,7 +34,7 @@ pub struct Report {
 }
 
 /// Where the state of a node comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// The driver and the leases, asked on the node.
@@ -44,10 +44,11 @@ pub enum Source {
     /// Slurm's count of units, which knows no slices.
     Slurm,
     /// There is neither.
+    #[default]
     None,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeState {
     /// Slurm's name of the node.
     pub node: String,
@@ -173,7 +174,7 @@ pub struct OwnSlice {
 }
 
 /// What could start in a partition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     pub partition: String,
     /// The largest size that would start now; None where none would.
@@ -235,12 +236,9 @@ impl NodeState {
         NodeState {
             node: node.node,
             source,
-            state: None,
-            reason: None,
-            written: None,
-            stale: false,
             stuck: node.stuck,
             gpus: gpus.collect(),
+            ..NodeState::default()
         }
     }
 
@@ -397,13 +395,7 @@ pub fn joined<'n>(
             (None, Some(counted)) => counted,
             (None, None) => NodeState {
                 node: name.to_owned(),
-                source: Source::None,
-                state: None,
-                reason: None,
-                written: None,
-                stale: false,
-                stuck: Vec::new(),
-                gpus: Vec::new(),
+                ..NodeState::default()
             },
         }
     });

@@ -176,10 +176,8 @@ pub fn nodes(text: &str, config: &Config) -> Vec<NodeState> {
             source: Source::Slurm,
             state: set(state).map(|state| state.to_lowercase()),
             reason: fields.next().and_then(set),
-            written: None,
-            stale: false,
-            stuck: Vec::new(),
             gpus: gpus(name, all, used, config),
+            ..NodeState::default()
         });
     }
     nodes

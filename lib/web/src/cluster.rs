@@ -95,21 +95,22 @@ pub fn bar(page: &mut Html, gpu: &Gpu, is_stale: bool) {
         let percent = |part: u32| 100.0 * f64::from(part) / f64::from(whole);
         let (from, to) = (percent(span.start), percent(span.end));
         let (from, to) = (from.max(at).min(100.0), to.min(100.0));
-        page.raw(",var(--free) ")
-            .text(format!("{at:.2}% {from:.2}%"));
         // A line of the background separates slices.
         let end = (to - 0.6).max(from);
-        page.raw(",var(--")
-            .raw(Use::of(slice).colour())
-            .raw(") ")
-            .text(format!("{from:.2}% {end:.2}%"));
-        page.raw(",var(--paper) ")
-            .text(format!("{end:.2}% {to:.2}%"));
+        stretch(page, "free", at, from);
+        stretch(page, Use::of(slice).colour(), from, end);
+        stretch(page, "paper", end, to);
         at = to.max(from);
     }
     page.raw(",var(--free) ")
         .text(format!("{at:.2}% 100%"))
         .raw(")\"></span>");
+}
+
+/// A colour of a gradient, between two percents.
+fn stretch(page: &mut Html, colour: &'static str, from: f64, to: f64) {
+    page.raw(",var(--").raw(colour).raw(") ");
+    page.text(format!("{from:.2}% {to:.2}%"));
 }
 
 /// What is free, by partition and size.
@@ -224,10 +225,7 @@ fn day_bar(page: &mut Html, day: &Day) {
     let mut at = 0.0;
     for (hours, (name, _)) in parts(day).into_iter().zip(PARTS) {
         let to = at + 100.0 * hours / whole.max(f64::MIN_POSITIVE);
-        page.raw(",var(--")
-            .raw(name)
-            .raw(") ")
-            .text(format!("{at:.2}% {to:.2}%"));
+        stretch(page, name, at, to);
         at = to;
     }
     page.raw(",transparent ").text(format!("{at:.2}%"));
