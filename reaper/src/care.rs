@@ -24,7 +24,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::os::fd::AsFd;
 
-use crate::report::errors::{ErrorReports, Topic};
+use crate::report::errors::{ErrorReports, topic};
 use gpufrac_node::clock::{Clock, SystemClock};
 use gpufrac_node::slurm_call::SlurmProcess;
 use jobs::Jobs;
@@ -100,8 +100,7 @@ impl Care {
         let now = SystemClock.now();
         let fails = self.places.care(&node, &SlurmProcess, now, &self.log);
         let failing = *fails.as_ref().unwrap_or(&true);
-        self.reports
-            .report_once(&self.log, Topic::Places, fails.err());
+        self.reports.report(&self.log, topic::PLACES, fails);
         let waiting = self.jobs.care(
             &node,
             &SlurmProcess,
@@ -110,8 +109,7 @@ impl Care {
             &self.log,
         );
         let wait = *waiting.as_ref().unwrap_or(&true);
-        self.reports
-            .report_once(&self.log, Topic::PutBack, waiting.err());
+        self.reports.report(&self.log, topic::PUT_BACK, waiting);
         failing || wait
     }
 }

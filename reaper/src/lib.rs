@@ -16,4 +16,5 @@ pub mod outside;
 pub mod pages;
 pub mod report;
 pub mod rhythm;
+mod round;
 pub mod wait;

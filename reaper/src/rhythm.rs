@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::measure::telemetry::SHORTEST_LOOK;
-use gpufrac_node::clock::{BootTime, Clock};
 
 /// The times of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +50,4 @@ impl Rhythm {
             left.max(interval / 20)
         }
     }
-}
-
-/// Whether the work since `began` takes so long that the next samples must not wait for the rest of it.
-pub(crate) fn is_late(clock: &dyn Clock, began: BootTime, interval: Duration) -> bool {
-    clock.now().since(began) > interval / 2
 }

@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_node::node::Node;
 use gpufrac_view::{Place, Seen};
 use slurm_sys::client::JobInfo;
 
 use crate::act::slices::{SliceError, Unleased};
 use crate::measure::sample::Sampler;
 use crate::outside::Outside;
-use crate::report::errors::{ErrorReports, Topic};
-use crate::rhythm;
+use crate::report::errors::topic;
+use crate::round::Round;
 use gpufrac_node::slurm_call::SlurmError;
 
 /// Rounds between two questions to Slurm about a job without processes on this node.
@@ -30,27 +29,21 @@ pub enum OverdueError {
     Slice(#[from] SliceError),
 }
 
-/// The state of the clean-up.
 #[derive(Default)]
 pub(crate) struct Cleanup {
     /// Instances without a lease.
-    unleased: Vec<Unleased>,
+    pub(crate) unleased: Vec<Unleased>,
     /// For each GPU its MIG mode, or why it cannot be used.
     modes: BTreeMap<GpuIndex, Result<bool, String>>,
     /// Descriptions of processes that compute although their job has no lease.
-    strangers: Vec<String>,
+    pub(crate) strangers: Vec<String>,
     /// The number of leases that are being released, or whose job has ended.
-    overdue: u32,
+    pub(crate) overdue: u32,
     /// For each job without processes the first round in which Slurm is asked whether it has ended.
     next_question: BTreeMap<JobId, u64>,
 }
 
 impl Cleanup {
-    /// The number of instances without a lease.
-    pub(crate) fn unleased(&self) -> u32 {
-        self.unleased.len() as u32
-    }
-
     /// What the driver says of a GPU.
     pub(crate) fn seen(&self, gpu: GpuIndex) -> Seen {
         let mode = self.modes.get(&gpu);
@@ -68,42 +61,27 @@ impl Cleanup {
         }
     }
 
-    /// The number of processes that compute although their job has no lease.
-    pub(crate) fn strangers(&self) -> u32 {
-        self.strangers.len() as u32
-    }
-
-    /// The number of leases, in any state, whose job has ended.
-    pub(crate) fn overdue(&self) -> u32 {
-        self.overdue
-    }
-
     /// Ends overdue leases of the node, and looks for instances without a lease.
-    pub(crate) fn run(
-        &mut self,
-        outside: &Outside,
-        node: &Node,
-        leases: &[Lease],
-        round: u64,
-        reports: &mut ErrorReports,
-    ) {
-        let began = outside.clock.now();
-        let repaired = outside.slices.repair(node, leases, &outside.log);
-        reports.report_once(&outside.log, Topic::Overdue, repaired.err());
+    pub(crate) fn run(&mut self, round: &mut Round, leases: &[Lease]) {
+        let began = round.now();
+        let Outside { slices, log, .. } = &round.outside;
+        let repaired = slices.repair(&round.node, leases, log);
+        round.report(topic::OVERDUE, repaired);
         let releasing = |lease: &&Lease| lease.state == LeaseState::Releasing;
         self.overdue = leases.iter().filter(releasing).count() as u32;
-        let seem_over = seem_over(outside.sampler.as_ref(), leases);
+        let seem_over = seem_over(round.outside.sampler.as_ref(), leases);
         self.next_question
             .retain(|job, _| seem_over.contains_key(job));
         // None: a question was due, but Slurm was not asked.
         let mut answer = seem_over.is_empty().then_some(Ok(()));
         for (job, leases) in seem_over {
-            if self.next_question.get(&job).is_some_and(|at| *at > round) {
+            let next = self.next_question.get(&job);
+            if next.is_some_and(|at| *at > round.number) {
                 continue;
             }
-            self.next_question
-                .insert(job, round + ROUNDS_BETWEEN_QUESTIONS);
-            match end_if_over(outside, node, &leases) {
+            let next = round.number + ROUNDS_BETWEEN_QUESTIONS;
+            self.next_question.insert(job, next);
+            match end_if_over(round, &leases) {
                 Ok(over) => {
                     self.overdue += over;
                     answer = Some(Ok(()));
@@ -113,49 +91,46 @@ impl Cleanup {
                     break;
                 }
             }
-            if rhythm::is_late(outside.clock.as_ref(), began, node.config.reaper.interval) {
+            if round.is_late(began) {
                 break;
             }
         }
         if let Some(answer) = answer {
-            reports.report_once(&outside.log, Topic::OverJobs, answer.err());
+            round.report(topic::OVER_JOBS, answer);
         }
-        self.find_unleased(outside, node, reports);
-        self.find_strangers(outside, node, reports);
-        let modes = outside.slices.modes(node).into_iter();
+        self.find_unleased(round);
+        self.find_strangers(round);
+        let modes = round.outside.slices.modes(&round.node).into_iter();
         let modes = modes.map(|(gpu, mode)| (gpu, mode.map_err(|error| error.to_string())));
         self.modes = modes.collect();
     }
 
     /// Reports such processes to the admin; it takes no action, because the cause is not known.
-    fn find_strangers(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {
-        let found = match outside.slices.strangers(node) {
-            Ok(found) => found,
-            Err(error) => return reports.report_once(&outside.log, Topic::Strangers, Some(error)),
-        };
+    fn find_strangers(&mut self, round: &mut Round) {
+        let found = round.outside.slices.strangers(&round.node);
+        round.report(topic::STRANGERS, found.as_ref());
+        let Ok(found) = found else { return };
         for process in found.iter().filter(|p| !self.strangers.contains(p)) {
-            outside.log.error(format!(
+            round.outside.log.error(format!(
                 "{process} computes without a lease of its job; a process of another job may have passed it an open device"
             ));
         }
         self.strangers = found;
-        reports.report_once(&outside.log, Topic::Strangers, None::<SliceError>);
     }
 
-    fn find_unleased(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {
-        let found = match outside.slices.unleased(node) {
-            Ok(Some(found)) => found,
-            // Another program works on a GPU, so this run skips the check.
-            Ok(None) => return,
-            Err(error) => return reports.report_once(&outside.log, Topic::Unleased, Some(error)),
+    fn find_unleased(&mut self, round: &mut Round) {
+        // None: another program works on a GPU, so this run skips the check.
+        let Some(found) = round.outside.slices.unleased(&round.node).transpose() else {
+            return;
         };
+        round.report(topic::UNLEASED, found.as_ref());
+        let Ok(found) = found else { return };
         for instance in found.iter().filter(|i| !self.unleased.contains(i)) {
-            outside.log.warning(format!(
+            round.outside.log.warning(format!(
                 "{instance}: no lease names it; gpufrac did not create it and leaves it"
             ));
         }
         self.unleased = found;
-        reports.report_once(&outside.log, Topic::Unleased, None::<SliceError>);
     }
 }
 
@@ -172,7 +147,8 @@ fn seem_over<'a>(sampler: &dyn Sampler, leases: &'a [Lease]) -> BTreeMap<JobId, 
 
 /// Ends the active leases of one job if Slurm says that the job has ended or runs again. Returns the number of these
 /// leases.
-fn end_if_over(outside: &Outside, node: &Node, leases: &[&Lease]) -> Result<u32, OverdueError> {
+fn end_if_over(round: &Round, leases: &[&Lease]) -> Result<u32, OverdueError> {
+    let Round { outside, node, .. } = round;
     let Some(first) = leases.first() else {
         return Ok(0);
     };

@@ -1,124 +1,155 @@
-//! Hides what Slurm's `PrivateData` hides, and gives each user what is the user's own.
+//! What is private: hides what Slurm's `PrivateData` hides, and gives each user what is the user's own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gpufrac_core::ids::JobId;
+use gpufrac_core::lease::Lease;
 use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::private;
 use gpufrac_records::evidence::Record;
 
-use super::{Daemon, ROUNDS_BETWEEN_CLEANUPS};
-use crate::keep::own::Own;
+use super::ROUNDS_BETWEEN_CLEANUPS;
 use crate::keep::shipping::{self, ShippingError};
-use crate::report::errors::Topic;
+use crate::keep::{own, records};
+use crate::report::errors::topic;
+use crate::round::Round;
 
-impl Daemon {
+#[derive(Default)]
+pub(super) struct PrivateFiles {
+    /// Slurm's `PrivateData`; None while it is not known.
+    known: Option<PrivateData>,
+    /// The leases that were copied for their users.
+    leases: Option<Vec<Lease>>,
+    /// The sizes of the records that were copied for their users.
+    records: BTreeMap<JobId, (usize, usize)>,
+}
+
+impl PrivateFiles {
     /// Opens and closes folders as `PrivateData` says now. A change is followed before anything else of the round is
     /// written.
-    pub(super) fn follow_private_data(&mut self) {
-        let Some(privacy) = &mut self.outside.privacy else {
+    pub(super) fn follow(&mut self, round: &mut Round) {
+        let Some(privacy) = &mut round.outside.privacy else {
             return;
         };
-        let (learnt, error) = privacy.learn(self.round);
-        let log = &self.outside.log;
+        let (learnt, error) = privacy.learn(round.number);
         let failed = error.is_some();
-        self.reports.report_once(log, Topic::Private, error);
+        round.report(topic::PRIVATE, error.map_or(Ok(()), Err));
         let Some(now) = learnt else {
             return;
         };
-        let changed = self.private != Some(now);
-        if changed && (self.private.is_some() || now != PrivateData::default()) {
-            log.info(format!(
+        let changed = self.known != Some(now);
+        if changed && (self.known.is_some() || now != PrivateData::default()) {
+            round.outside.log.info(format!(
                 "Slurm's PrivateData is {now} (of jobs, usage and nodes)"
             ));
         }
-        self.private = Some(now);
-        self.peers.hide_jobs(now.jobs);
-        let mut applied = private::apply(&self.node.run, &self.node.state, now);
-        if let Some(shared) = &self.node.shared
-            && (changed || self.round % ROUNDS_BETWEEN_CLEANUPS == 1)
+        self.known = Some(now);
+        round.peers.hide_jobs(now.jobs);
+        let mut applied = private::apply(&round.node.run, &round.node.state, now);
+        if let Some(shared) = &round.node.shared
+            && (changed || round.is_each(ROUNDS_BETWEEN_CLEANUPS))
         {
             applied = applied.and(private::apply_shared(shared, now));
         }
         if !failed {
-            self.reports.report_once(log, Topic::Private, applied.err());
+            round.report(topic::PRIVATE, applied);
         }
         if changed {
-            // The copies are written again.
-            self.copied = None;
-            for watched in self.watched.values_mut() {
-                watched.written = None;
-            }
+            self.copy_again();
             if now.jobs {
-                let copied = Own::of(&self.node).kept();
-                self.reports
-                    .report_once(log, Topic::OwnRecords, copied.err());
+                let copied = own::kept(&round.node);
+                round.report(topic::OWN_RECORDS, copied);
             }
         }
     }
 
-    /// Whether jobs are hidden from other users. While `PrivateData` is not known, what node-setup closed is hidden.
-    pub(super) fn hides_jobs(&self) -> bool {
-        match self.private {
-            Some(private) => private.jobs,
-            None => private::hides_jobs(&self.node.run),
-        }
+    /// All copies are written again.
+    pub(super) fn copy_again(&mut self) {
+        self.leases = None;
+        self.records.clear();
     }
 
-    /// The data that is hidden from other users.
-    pub(super) fn hidden(&self) -> PrivateData {
-        let jobs = self.hides_jobs();
-        PrivateData {
-            jobs,
-            ..self.private.unwrap_or_default()
-        }
+    /// The data that is hidden from other users. While `PrivateData` is not known, what node-setup closed is hidden.
+    pub(super) fn hidden(&self, node: &Node) -> PrivateData {
+        self.known.unwrap_or_else(|| PrivateData {
+            jobs: private::hides_jobs(&node.run),
+            ..PrivateData::default()
+        })
     }
 
-    /// Copies the leases for their users, if they changed.
-    pub(super) fn copy_leases(&mut self) {
-        if !self.hides_jobs() || self.copied.as_ref() == Some(&self.leases) {
+    /// Copies the leases for their users, if they changed. `is_here`: whether a job is on the node.
+    pub(super) fn copy_leases(
+        &mut self,
+        round: &mut Round,
+        leases: &[Lease],
+        is_here: &dyn Fn(JobId) -> bool,
+    ) {
+        if !self.hidden(&round.node).jobs || self.leases.as_deref() == Some(leases) {
             return;
         }
-        let own = Own::of(&self.node);
-        let watched = &self.watched;
-        let copied = own
-            .leases(&self.leases)
-            .and_then(|()| own.ended(&|job| watched.contains_key(&job)));
-        self.copied = copied.is_ok().then(|| self.leases.clone());
-        self.reports
-            .report_once(&self.outside.log, Topic::Own, copied.err());
+        let copied = own::leases(&round.node, leases);
+        let copied = copied.and_then(|()| own::ended(&round.node, is_here));
+        self.leases = copied.is_ok().then(|| leases.to_vec());
+        round.report(topic::OWN, copied);
     }
 
-    /// Copies a record of a running job for its user.
-    pub(super) fn copy_record(&self, record: &Record) -> Result<(), FileError> {
-        if self.hides_jobs() { Own::of(&self.node).running(record) } else { Ok(()) }
+    /// Copies the records of running jobs that grew for their users.
+    pub(super) fn copy_records<'a>(
+        &mut self,
+        round: &mut Round,
+        of: impl Iterator<Item = &'a Record>,
+    ) {
+        if !self.hidden(&round.node).jobs {
+            self.records.clear();
+            return;
+        }
+        let before = std::mem::take(&mut self.records);
+        let mut outcome = None;
+        for record in of {
+            let size = records::size(record);
+            if size != before.get(&record.job).copied().unwrap_or_default() {
+                let copied = own::running(&round.node, record);
+                let is_copied = copied.is_ok();
+                outcome = Some(outcome.unwrap_or(Ok(())).and(copied));
+                if !is_copied {
+                    continue;
+                }
+            }
+            self.records.insert(record.job, size);
+        }
+        if let Some(outcome) = outcome {
+            round.report(topic::OWN_RECORDS, outcome);
+        }
     }
 
-    /// Keeps a record for the job's user beyond the end of the job.
-    pub(super) fn keep_for_user(&mut self, record: &Record) {
-        if self.hides_jobs() {
-            let kept = Own::of(&self.node).keep(record);
-            self.reports
-                .report_once(&self.outside.log, Topic::OwnRecords, kept.err());
+    /// Keeps records for the jobs' users beyond the end of the jobs.
+    pub(super) fn keep(&self, round: &mut Round, of: &[Record]) {
+        if !self.hidden(&round.node).jobs {
+            return;
+        }
+        for record in of {
+            let kept = own::keep(&round.node, record);
+            round.report(topic::OWN_RECORDS, kept);
         }
     }
 
     /// Removes old copies of kept records, also where nothing is hidden any more.
-    pub(super) fn purge_own(&self, age: Duration) -> Result<(), FileError> {
-        if self.outside.privacy.is_none() {
-            return Ok(());
+    pub(super) fn purge(&self, round: &Round, before: Duration) -> Result<(), FileError> {
+        match round.outside.privacy {
+            Some(_) => own::purge(&round.node, before),
+            None => Ok(()),
         }
-        let now = Duration::from_secs(self.outside.clock.unix_now());
-        Own::of(&self.node).purge(now.saturating_sub(age))
     }
 
     /// Copies usage records for their users.
-    pub(super) fn ship_own(&self) -> Result<(), ShippingError> {
-        if !self.private.is_some_and(PrivateData::hides_usage) {
+    pub(super) fn ship(&self, node: &Node) -> Result<(), ShippingError> {
+        if !self.known.is_some_and(PrivateData::hides_usage) {
             return Ok(());
         }
-        let Node { state, shared, .. } = &self.node;
-        shipping::all(|| shipping::ship_own(state, shared.as_deref(), &self.node.name))
+        let shared = node.shared.as_deref();
+        shipping::all(|| shipping::ship_own(&node.state, shared, &node.name))
     }
 }

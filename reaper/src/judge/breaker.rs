@@ -35,6 +35,7 @@ pub struct Breakers {
     pub node: bool,
     /// The breaker of the cluster, as this node sees it.
     pub cluster: bool,
+    pub last: LastOpen,
 }
 
 impl Breakers {
@@ -46,6 +47,16 @@ impl Breakers {
         };
         std::mem::replace(breaker, open) != open
     }
+
+    /// Notes the time for the breakers that are open now.
+    pub fn note(&mut self, now: BootTime) {
+        if self.node {
+            self.last.node = Some(now);
+        }
+        if self.cluster {
+            self.last.cluster = Some(now);
+        }
+    }
 }
 
 /// The times when the breakers were last open. In a file: the time for the node, then that for the cluster.
@@ -56,18 +67,6 @@ pub struct LastOpen {
     pub node: Option<BootTime>,
     /// The breaker of the cluster.
     pub cluster: Option<BootTime>,
-}
-
-impl LastOpen {
-    /// Updates the times of the breakers that are open now.
-    pub fn update(&mut self, breakers: Breakers, now: BootTime) {
-        if breakers.node {
-            self.node = Some(now);
-        }
-        if breakers.cluster {
-            self.cluster = Some(now);
-        }
-    }
 }
 
 impl From<[Option<BootTime>; 2]> for LastOpen {

@@ -22,7 +22,6 @@ use crate::judge::breaker::UserCounts;
 use crate::key::Key;
 use gpufrac_node::clock::{BootTime, Clock};
 
-/// The format version of a claim.
 const VERSION: u32 = 1;
 /// The format version of a node's counts; version 2 has them by user.
 const COUNT_VERSION: u32 = 2;
@@ -40,7 +39,6 @@ struct Claim {
     stalled_ms: u64,
 }
 
-/// The counts of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseCount {
@@ -101,7 +99,8 @@ pub enum PeerError {
 /// Access to the shared folder.
 pub struct Peers {
     folder: Option<PathBuf>,
-    node: String,
+    /// This node.
+    pub(crate) node: String,
     /// The last number of each claim, and the time of its last change.
     seen: HashMap<String, (u64, BootTime)>,
     counted: Option<(LeaseCount, BootTime)>,
@@ -139,9 +138,6 @@ impl Peers {
     }
 
     /// Claims that this node's part of a job is stalled.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
     pub fn claim(&self, key: Key, stalled: Duration, now: BootTime) -> Result<(), PeerError> {
         let claim = Claim {
             version: VERSION,
@@ -155,10 +151,6 @@ impl Peers {
         Ok(dir.write(&Self::name(key.job_id, &self.node), &text, FILE_MODE)?)
     }
 
-    /// Withdraws the claim about a job.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
     pub fn withdraw(&mut self, job: JobId) -> Result<(), PeerError> {
         let name = Self::name(job, &self.node);
         self.open("claims")?.remove(&name)?;
@@ -168,9 +160,6 @@ impl Peers {
     }
 
     /// Removes claims of an earlier run of the daemon about jobs that are no longer on this node.
-    ///
-    /// # Errors
-    /// The folder cannot be read or written.
     pub fn tidy(&self, is_here: impl Fn(JobId) -> bool) -> Result<(), PeerError> {
         let dir = self.open("claims")?;
         for name in dir.names()? {
@@ -231,9 +220,6 @@ impl Peers {
     }
 
     /// Writes the counts of this node, rarely, because a thousand nodes do so.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
     pub fn tell(
         &mut self,
         mut count: LeaseCount,
@@ -267,9 +253,6 @@ impl Peers {
     }
 
     /// The counts of all nodes with a recent file; None without a folder. `now_unix` is in seconds since 1970.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
     pub fn cluster(
         &self,
         interval: Duration,
@@ -307,9 +290,6 @@ impl Peers {
     }
 
     /// The folder of kept records in the shared folder; None without a shared folder.
-    ///
-    /// # Errors
-    /// The folder cannot be created.
     pub fn records(&self) -> Result<Option<RootDir>, PeerError> {
         match self.folder {
             Some(_) => self.open("records").map(Some),

@@ -26,11 +26,23 @@ struct Metered {
     until: BootTime,
 }
 
+/// What the reaper did to a job.
+#[derive(Clone, Copy, Debug)]
+pub enum Effect {
+    Warned,
+    /// The reaper ends the job.
+    Reclaimed {
+        /// Seconds that are left of its time limit, if it has one.
+        returned: Option<u64>,
+    },
+    /// The reaper did not end the job after all.
+    Spared,
+}
+
 /// A sample of a slice, and what else is known of the slice's time.
 #[derive(Debug)]
 pub struct Reading<'a> {
     pub lease: &'a Lease,
-    /// The last sample.
     pub sample: &'a Sample,
     /// Whether Slurm has suspended the job.
     pub suspended: bool,
@@ -140,20 +152,23 @@ impl Meter {
         used
     }
 
-    /// Changes the sums of all slices of a job.
-    pub fn change(&mut self, leases: &[SliceId], change: impl Fn(&mut Tally)) {
-        let of_job = |key: &SliceKey| {
-            let id = SliceId {
-                job_id: key.job,
-                number: key.slice,
-            };
-            leases.contains(&id)
-        };
-        let found = self.slices.iter_mut().filter(|(key, _)| of_job(key));
-        found.for_each(|(_, metered)| change(&mut metered.tally));
+    /// Adds what the reaper did to these slices.
+    pub fn note(&mut self, slices: &[SliceId], effect: Effect) {
+        for (key, Metered { tally, .. }) in &mut self.slices {
+            let is_it = |id: &SliceId| (id.job_id, id.number) == (key.job, key.slice);
+            if !slices.iter().any(is_it) {
+                continue;
+            }
+            match effect {
+                Effect::Warned => tally.warnings += 1,
+                Effect::Reclaimed { returned } => {
+                    (tally.ended, tally.returned) = (Some(Ended::Reclaimed), returned);
+                }
+                Effect::Spared => (tally.ended, tally.returned) = (None, None),
+            }
+        }
     }
 
-    /// Whether the reaper ended a slice.
     pub fn is_reclaimed(&self, key: &SliceKey) -> bool {
         let metered = self.slices.get(key);
         metered.is_some_and(|metered| metered.tally.ended == Some(Ended::Reclaimed))
@@ -169,23 +184,6 @@ impl Meter {
                 .collect(),
         }
     }
-}
-
-/// A warning was given.
-pub fn warned(tally: &mut Tally) {
-    tally.warnings += 1;
-}
-
-/// The reaper ends the job. `returned`: seconds that are left of its time limit, if it has one.
-pub fn reclaimed(tally: &mut Tally, returned: Option<u64>) {
-    tally.ended = Some(Ended::Reclaimed);
-    tally.returned = returned;
-}
-
-/// The reaper did not end the job after all.
-pub fn spared(tally: &mut Tally) {
-    tally.ended = None;
-    tally.returned = None;
 }
 
 #[cfg(test)]
@@ -279,7 +277,7 @@ mod tests {
         let mut meter = Meter::default();
         meter.sync(std::slice::from_ref(&lease), at(0));
         meter.add(at(10), MINUTE, &[reading()], &HashMap::new());
-        meter.change(&[SliceId::of(&lease)], warned);
+        meter.note(&[SliceId::of(&lease)], Effect::Warned);
         let mut meter = Meter::resume(meter.tallies(), at(40));
         meter.sync(std::slice::from_ref(&lease), at(40));
         meter.add(at(50), MINUTE, &[reading()], &HashMap::new());

@@ -9,7 +9,7 @@
 //! | `<state>/own/UID/usage/`, `<shared>/own/UID/usage/DAY/` | usage records ([`crate::keep::shipping`]) |
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gpufrac_core::ids::{JobId, UserId};
@@ -26,117 +26,79 @@ use crate::keep::records;
 pub const LEASES: &str = "leases";
 const FILE_MODE: u32 = 0o644;
 
-/// The folders of users.
-pub(crate) struct Own<'a> {
-    node: &'a Node,
+/// Writes the leases of each user, and removes those that are over.
+pub(crate) fn leases(node: &Node, leases: &[Lease]) -> Result<(), FileError> {
+    let mut of_users: BTreeMap<UserId, BTreeMap<String, String>> = BTreeMap::new();
+    for user in private::users(&node.run)? {
+        of_users.insert(user, BTreeMap::new());
+    }
+    for lease in leases {
+        // A lease that has no text cannot have been read.
+        let text = lease.to_text().unwrap_or_default();
+        let own = of_users.entry(lease.user_id).or_default();
+        own.insert(lease.name(), text);
+    }
+    for (user, own) in of_users {
+        let dir = private::make_own(&node.run, user, LEASES)?;
+        for name in dir.names()? {
+            if !own.contains_key(&name) {
+                dir.remove(&name)?;
+            }
+        }
+        for (name, text) in own {
+            if dir.read(&name)?.as_ref() != Some(&text) {
+                dir.write(&name, &text, FILE_MODE)?;
+            }
+        }
+    }
+    Ok(())
 }
 
-impl<'a> Own<'a> {
-    /// Those of a node.
-    pub(crate) fn of(node: &'a Node) -> Own<'a> {
-        Own { node }
-    }
+/// Writes the record of a running job.
+pub(crate) fn running(node: &Node, record: &Record) -> Result<(), FileError> {
+    let dir = private::make_own(&node.run, record.uid, JOBS)?;
+    let name = records::name(record.job);
+    dir.write(&name, &records::text(record), FILE_MODE)
+}
 
-    /// Writes the leases of each user, and removes those that are over.
-    ///
-    /// # Errors
-    /// A file cannot be written.
-    pub(crate) fn leases(&self, leases: &[Lease]) -> Result<(), FileError> {
-        let mut of_users: BTreeMap<UserId, BTreeMap<String, String>> = BTreeMap::new();
-        for user in private::users(&self.node.run)? {
-            of_users.insert(user, BTreeMap::new());
-        }
-        for lease in leases {
-            // A lease that has no text cannot have been read.
-            let text = lease.to_text().unwrap_or_default();
-            let own = of_users.entry(lease.user_id).or_default();
-            own.insert(lease.name(), text);
-        }
-        for (user, own) in of_users {
-            let dir = private::make_own(&self.node.run, user, LEASES)?;
-            for name in dir.names()? {
-                if !own.contains_key(&name) {
-                    dir.remove(&name)?;
-                }
-            }
-            for (name, text) in own {
-                if dir.read(&name)?.as_ref() != Some(&text) {
-                    dir.write(&name, &text, FILE_MODE)?;
-                }
-            }
-        }
-        Ok(())
+/// Removes the records of running jobs for which `is_here` is false.
+pub(crate) fn ended(node: &Node, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
+    for user in private::users(&node.run)? {
+        let dir = private::make_own(&node.run, user, JOBS)?;
+        records::tidy(&dir, is_here)?;
     }
+    Ok(())
+}
 
-    /// Writes the record of a running job.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn running(&self, record: &Record) -> Result<(), FileError> {
-        let dir = private::make_own(&self.node.run, record.uid, JOBS)?;
-        dir.write(
-            &records::name(record.job),
-            &records::text(record),
-            FILE_MODE,
-        )
+/// Keeps a record beyond the end of the job.
+pub(crate) fn keep(node: &Node, record: &Record) -> Result<(), FileError> {
+    let text = records::text(record);
+    let dir = private::make_own(&node.state, record.uid, RECORDS)?;
+    dir.write(&records::kept_name(record), &text, FILE_MODE)?;
+    if let Some(shared) = &node.shared {
+        let dir = private::make_own(shared, record.uid, RECORDS)?;
+        dir.write(&records::shared_name(record), &text, FILE_MODE)?;
     }
+    Ok(())
+}
 
-    /// Removes the records of running jobs for which `is_here` is false.
-    ///
-    /// # Errors
-    /// A file cannot be removed.
-    pub(crate) fn ended(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
-        for user in private::users(&self.node.run)? {
-            let dir = private::make_own(&self.node.run, user, JOBS)?;
-            records::tidy(&dir, is_here)?;
-        }
-        Ok(())
+/// Copies the kept records of this node that have no copy yet.
+pub(crate) fn kept(node: &Node) -> Result<(), FileError> {
+    copy(&node.state.join("reaper"), &node.state, |_| true)?;
+    if let Some(shared) = &node.shared {
+        let mine = records::is_of(&node.name);
+        copy(&shared.join("records"), shared, mine)?;
     }
+    Ok(())
+}
 
-    /// Keeps a record beyond the end of the job.
-    ///
-    /// # Errors
-    /// A file cannot be written.
-    pub(crate) fn keep(&self, record: &Record) -> Result<(), FileError> {
-        let text = records::text(record);
-        let dir = private::make_own(&self.node.state, record.uid, RECORDS)?;
-        dir.write(&records::kept_name(record), &text, FILE_MODE)?;
-        if let Some(shared) = self.shared() {
-            let dir = private::make_own(shared, record.uid, RECORDS)?;
-            dir.write(&records::shared_name(record), &text, FILE_MODE)?;
-        }
-        Ok(())
-    }
-
-    /// Copies the kept records of this node that have no copy yet.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
-    pub(crate) fn kept(&self) -> Result<(), FileError> {
-        copy(&self.node.state.join("reaper"), &self.node.state, |_| true)?;
-        if let Some(shared) = self.shared() {
-            let own = format!("-{}-", self.node.name);
-            copy(&shared.join("records"), shared, |name| name.contains(&own))?;
-        }
-        Ok(())
-    }
-
-    /// Removes copies of kept records that were last changed before `before`, a time since 1970. In the shared folder
-    /// each node removes its own.
-    ///
-    /// # Errors
-    /// A folder cannot be read or written.
-    pub(crate) fn purge(&self, before: Duration) -> Result<(), FileError> {
-        let own = format!("-{}-", self.node.name);
-        purge(&self.node.state, before, |_| true)?;
-        match self.shared() {
-            Some(shared) => purge(shared, before, |name| name.contains(&own)),
-            None => Ok(()),
-        }
-    }
-
-    fn shared(&self) -> Option<&'a PathBuf> {
-        self.node.shared.as_ref()
+/// Removes copies of kept records that were last changed before `before`, a time since 1970. In the shared folder each
+/// node removes its own.
+pub(crate) fn purge(node: &Node, before: Duration) -> Result<(), FileError> {
+    purge_below(&node.state, before, |_| true)?;
+    match &node.shared {
+        Some(shared) => purge_below(shared, before, records::is_of(&node.name)),
+        None => Ok(()),
     }
 }
 
@@ -165,14 +127,14 @@ fn copy(from: &Path, above: &Path, mine: impl Fn(&str) -> bool) -> Result<(), Fi
     Ok(())
 }
 
-fn purge(
+fn purge_below(
     above: &Path,
     before: Duration,
-    mine: impl Fn(&str) -> bool + Copy,
+    mine: impl Fn(&str) -> bool,
 ) -> Result<(), FileError> {
     for user in private::users(above)? {
         let dir = private::make_own(above, user, RECORDS)?;
-        records::purge(&dir, before, mine)?;
+        records::purge(&dir, before, &mine)?;
     }
     Ok(())
 }

@@ -74,18 +74,10 @@ impl Memory for Records {
         tidy(&self.living, is_here)
     }
 
-    fn purge(
-        &self,
-        age: Duration,
-        now_unix: u64,
-        node: &str,
-        peers: &Peers,
-    ) -> Result<(), PeerError> {
-        let before = Duration::from_secs(now_unix).saturating_sub(age);
+    fn purge(&self, before: Duration, peers: &Peers) -> Result<(), PeerError> {
         purge(&self.kept, before, |_| true)?;
         if let Some(shared) = peers.records()? {
-            let own = format!("-{node}-");
-            purge(&shared, before, |name| name.contains(&own))?;
+            purge(&shared, before, is_of(&peers.node))?;
         }
         Ok(())
     }
@@ -134,6 +126,17 @@ pub(super) fn shared_name(record: &Record) -> String {
         "{}-{}-{}.json",
         record.job, record.node, record.created_unix
     )
+}
+
+/// Points and events of a record: it is written when they grow.
+pub(crate) fn size(record: &Record) -> (usize, usize) {
+    (record.series.points.len(), record.events.len())
+}
+
+/// Whether a kept record in the shared folder is of this node, by its name.
+pub(super) fn is_of(node: &str) -> impl Fn(&str) -> bool + use<> {
+    let own = format!("-{node}-");
+    move |name| name.contains(&own)
 }
 
 pub(super) fn text(record: &Record) -> String {

@@ -41,62 +41,30 @@ pub enum UnusableState {
 pub trait Memory {
     /// Reads the saved state. If it cannot be used, returns a new state with the reason; every slice then counts as
     /// active now.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     fn load(&self) -> Result<(State, Option<UnusableState>), FileError>;
 
-    /// Saves the state.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     fn save(&self, state: &State) -> Result<(), FileError>;
 
     /// The record that an earlier run of the daemon wrote about this run of the job.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     fn read(&self, key: Key) -> Result<Option<Record>, FileError>;
 
     /// Writes the record of a running job.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     fn write(&self, record: &Record) -> Result<(), FileError>;
 
     /// Keeps a record with a decision beyond the end of the job and a reboot.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError>;
 
     /// Removes the record of a running job that has ended.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
     fn end(&self, job: JobId) -> Result<(), FileError>;
 
     /// Removes the records of running jobs that are no longer on this node.
-    ///
-    /// # Errors
-    /// The folder cannot be read or written.
     fn tidy(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError>;
 
-    /// Removes kept records that are older than `age` at `now_unix`, in seconds since 1970. In the shared folder each
-    /// node removes its own.
-    ///
-    /// # Errors
-    /// A folder cannot be read or written.
-    fn purge(
-        &self,
-        age: Duration,
-        now_unix: u64,
-        node: &str,
-        peers: &Peers,
-    ) -> Result<(), PeerError>;
+    /// Removes kept records that were last changed before `before`, a time since 1970. In the shared folder each node
+    /// removes its own.
+    fn purge(&self, before: Duration, peers: &Peers) -> Result<(), PeerError>;
 }
 
-/// The state of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -139,9 +107,6 @@ impl State {
 
     /// Reads the saved state. If it cannot be used, returns a new state with the reason; every slice then counts as
     /// active now.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn load(dir: &RootDir) -> Result<(State, Option<UnusableState>), FileError> {
         let Some(text) = dir.read(STATE_FILE)? else {
             return Ok((State::new(), None));
@@ -160,10 +125,6 @@ impl State {
         Ok((State::new(), Some(unusable)))
     }
 
-    /// Saves the state.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn save(&self, dir: &RootDir) -> Result<(), FileError> {
         let text = serde_json::to_string(self).unwrap_or_default();
         dir.write(STATE_FILE, &text, 0o600)

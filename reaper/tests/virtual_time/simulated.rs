@@ -422,7 +422,7 @@ impl Memory for Simulated {
         Ok(())
     }
 
-    fn purge(&self, _: Duration, _: u64, _: &str, _: &Peers) -> Result<(), PeerError> {
+    fn purge(&self, _: Duration, _: &Peers) -> Result<(), PeerError> {
         Ok(())
     }
 }

@@ -1,14 +1,17 @@
 //! Learns from Slurm why slices ended, where neither the job nor the reaper ended them.
 
+use std::collections::BTreeSet;
+
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_node::clock::BootTime;
 use gpufrac_records::usage::{Ended, SliceKey};
 use slurm_sys::client::{EndedBy, JobInfo, JobState};
 
-use super::Daemon;
+use super::Accounting;
 use crate::act::witness::{LONGEST, MOST_JOBS};
-use crate::report::errors::Topic;
-use gpufrac_node::clock::BootTime;
+use crate::report::errors::topic;
+use crate::round::Round;
 
 /// Rounds after a question without an answer.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;
@@ -23,52 +26,45 @@ pub(super) struct EndedSlice {
     unix: u64,
 }
 
-impl Daemon {
-    /// Notes slices that were held before and are not held in `leases`. To be called before the sums forget them.
-    pub(super) fn note_ends(&mut self, leases: &[Lease], now: BootTime) {
+impl Accounting {
+    /// Notes slices that were held before and are not held in `leases`, unless the reaper ended them.
+    pub(super) fn note_ends(&mut self, round: &Round, before: &[Lease], leases: &[Lease]) {
+        let (at, unix) = (round.now(), round.outside.clock.unix_now());
         let is_active = |lease: &&Lease| lease.state == LeaseState::Active;
-        let unix = self.outside.clock.unix_now();
-        for lease in self.leases.iter().filter(is_active) {
+        for lease in before.iter().filter(is_active) {
             let key = SliceKey::of(lease);
             let mut held = leases.iter().filter(is_active);
             if !held.any(|lease| SliceKey::of(lease) == key) && !self.meter.is_reclaimed(&key) {
-                self.ended.push(EndedSlice { key, at: now, unix });
+                self.ended.push(EndedSlice { key, at, unix });
             }
         }
     }
 
     /// Records why slices ended, where Slurm has said it; otherwise asks Slurm.
-    pub(super) fn learn_ends(&mut self, now: BootTime) {
+    pub(crate) fn learn_ends(&mut self, round: &mut Round) {
+        let now = round.now();
         self.ended.retain(|slice| now.since(slice.at) < LONGEST);
         for slice in std::mem::take(&mut self.ended) {
-            let answers = self.outside.witness.about(slice.key.job);
+            let answers = round.outside.witness.about(slice.key.job);
             let why = why_of_run(&slice.key, &answers);
-            self.settle(slice, why);
+            self.settle(round, slice, why);
         }
-        if self.ended.is_empty() || self.round < self.next_question_of_ends {
+        if self.ended.is_empty() || round.number < self.next_question_of_ends {
             return;
         }
-        let mut jobs: Vec<JobId> = self.ended.iter().map(|slice| slice.key.job).collect();
-        jobs.sort_unstable();
-        jobs.dedup();
-        jobs.truncate(MOST_JOBS);
-        let seen = match self.outside.slurm.jobs(&jobs) {
-            Ok(seen) => seen,
-            Err(error) => {
-                self.state.totals.slurm_errors += 1;
-                self.next_question_of_ends = self.round + ROUNDS_BETWEEN_QUESTIONS;
-                let error = Some(error.to_string());
-                return self
-                    .reports
-                    .report_once(&self.outside.log, Topic::Slurm, error);
-            }
+        let jobs: BTreeSet<JobId> = self.ended.iter().map(|slice| slice.key.job).collect();
+        let jobs: Vec<JobId> = jobs.into_iter().take(MOST_JOBS).collect();
+        let seen = round.outside.slurm.jobs(&jobs);
+        let Some(seen) = round.answer(seen) else {
+            self.next_question_of_ends = round.number + ROUNDS_BETWEEN_QUESTIONS;
+            return;
         };
         for slice in std::mem::take(&mut self.ended) {
             let job = slice.key.job;
             match jobs.iter().zip(&seen).find(|(asked, _)| **asked == job) {
                 Some((_, Some(answer))) => {
                     let why = why(&slice.key, answer);
-                    self.settle(slice, why);
+                    self.settle(round, slice, why);
                 }
                 // Slurm forgot the job.
                 Some((_, None)) => {}
@@ -78,12 +74,12 @@ impl Daemon {
     }
 
     /// Records why a slice ended, or keeps it for the next question.
-    fn settle(&mut self, slice: EndedSlice, why: Why) {
+    fn settle(&mut self, round: &mut Round, slice: EndedSlice, why: Why) {
         match why {
             Why::Known(ended) => {
-                let recorded = self.outside.books.record_end(&slice.key, ended, slice.unix);
-                self.reports
-                    .report_once(&self.outside.log, Topic::Ends, recorded.err());
+                let books = &round.outside.books;
+                let recorded = books.record_end(&slice.key, ended, slice.unix);
+                round.report(topic::ENDS, recorded);
             }
             Why::ByItself => {}
             Why::NotYet => self.ended.push(slice),
