@@ -21,14 +21,12 @@ mod text;
 pub use server::{Server, ServerError};
 pub use text::render;
 
-/// The metrics at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// The leases of this node.
     pub slices: Vec<SliceMetrics>,
     /// The counters since the daemon's state began.
     pub totals: Totals,
-    /// Whether the breaker of the node is open.
     pub node_breaker: bool,
     /// Whether the breaker of the cluster is open, as this node sees it.
     pub cluster_breaker: bool,
@@ -41,13 +39,11 @@ pub struct Snapshot {
     pub stuck_units: u32,
     /// Processes that compute although their job has no lease.
     pub strangers: u32,
-    /// The pools of this node.
     pub pools: Vec<PoolMetrics>,
     /// Whether the labels of jobs are hidden, as Slurm's `PrivateData` has `jobs`.
     pub hides_jobs: bool,
 }
 
-/// The metrics of a pool on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolMetrics {
     pub pool: String,
@@ -92,9 +88,7 @@ pub(crate) fn lost_units(stuck: &[Stuck], pools: &[PoolMetrics]) -> u32 {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceMetrics {
-    /// Slurm's id of the job.
     pub job: JobId,
-    /// The user name.
     pub user: String,
     /// The account; empty if there is none.
     pub account: String,
@@ -108,13 +102,11 @@ pub struct SliceMetrics {
     pub fraction: f64,
     /// The busy part of the time in the last sample, 0 to 1.
     pub busy_share: Option<f64>,
-    /// Memory in use, in bytes.
     pub memory_bytes: Option<u64>,
     /// Memory that the job may use, in bytes.
     pub memory_limit_bytes: u64,
     /// Seconds since the slice was last active, or may have been.
     pub idle_seconds: f64,
-    /// The source of the last sample.
     pub source: Source,
 }
 

@@ -5,29 +5,40 @@ use std::str;
 
 use tiny_http::{HTTPVersion, Header, Method, Response, StatusCode};
 
-use super::client::Request;
 use super::text;
 
 const PATH: &str = "/metrics";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The whole answer; `metrics` is only called for a request of the metrics.
-pub(super) fn to(request: Request<'_>, metrics: impl FnOnce() -> String) -> Vec<u8> {
-    let Request::Whole(head) = request else {
-        return Answer::said(431, "the request is too long").bytes(false);
+/// The whole answer to a request; None is one that is too long. `metrics` is only called for a request of the metrics.
+pub(super) fn to(request: Option<&[u8]>, metrics: impl FnOnce() -> String) -> Vec<u8> {
+    let plain = ("Content-Type", PLAIN);
+    let Some(head) = request else {
+        return bytes(431, &[plain], "the request is too long\n".to_owned(), false);
     };
     match first_line(head) {
-        None => Answer::said(400, "this is no request of HTTP").bytes(false),
-        Some((Method::Get, PATH)) => Answer::metrics(metrics()).bytes(false),
-        Some((Method::Head, PATH)) => Answer::metrics(metrics()).bytes(true),
+        None => bytes(
+            400,
+            &[plain],
+            "this is no request of HTTP\n".to_owned(),
+            false,
+        ),
+        Some((method @ (Method::Get | Method::Head), PATH)) => {
+            let headers = [("Content-Type", text::CONTENT_TYPE)];
+            bytes(200, &headers, metrics(), method == Method::Head)
+        }
         Some((method @ (Method::Get | Method::Head), _)) => {
-            let hint = format!("the metrics of gpufrac-reaperd are at {PATH}");
-            Answer::said(404, &hint).bytes(method == Method::Head)
+            let hint = format!("the metrics of gpufrac-reaperd are at {PATH}\n");
+            bytes(404, &[plain], hint, method == Method::Head)
         }
         Some((method, _)) => {
-            let mut answer = Answer::said(405, &format!("{method} does nothing here"));
-            answer.headers.push(("Allow", "GET, HEAD"));
-            answer.bytes(false)
+            let headers = [plain, ("Allow", "GET, HEAD")];
+            bytes(
+                405,
+                &headers,
+                format!("{method} does nothing here\n"),
+                false,
+            )
         }
     }
 }
@@ -44,46 +55,22 @@ fn first_line(head: &[u8]) -> Option<(Method, &str)> {
     Some((method.parse().ok()?, path))
 }
 
-struct Answer {
-    status: u16,
-    headers: Vec<(&'static str, &'static str)>,
-    body: String,
-}
-
-impl Answer {
-    fn metrics(body: String) -> Answer {
-        Answer {
-            status: 200,
-            headers: vec![("Content-Type", text::CONTENT_TYPE)],
-            body,
-        }
-    }
-
-    fn said(status: u16, what: &str) -> Answer {
-        Answer {
-            status,
-            headers: vec![("Content-Type", PLAIN)],
-            body: format!("{what}\n"),
-        }
-    }
-
-    fn bytes(self, without_body: bool) -> Vec<u8> {
-        let headers = self.headers.into_iter();
-        let headers = headers.filter_map(|(name, value)| Header::from_bytes(name, value).ok());
-        let length = self.body.len();
-        let response = Response::new(
-            StatusCode(self.status),
-            headers.collect(),
-            Cursor::new(self.body),
-            Some(length),
-            None,
-        );
-        let mut bytes = Vec::new();
-        // An answer by HTTP/1.0 ends with its connection.
-        let version = HTTPVersion(1, 0);
-        match response.raw_print(&mut bytes, version, &[], without_body, None) {
-            Ok(()) => bytes,
-            Err(_) => Vec::new(),
-        }
+fn bytes(status: u16, headers: &[(&str, &str)], body: String, without_body: bool) -> Vec<u8> {
+    let headers = headers.iter();
+    let headers = headers.filter_map(|(name, value)| Header::from_bytes(*name, *value).ok());
+    let length = body.len();
+    let response = Response::new(
+        StatusCode(status),
+        headers.collect(),
+        Cursor::new(body),
+        Some(length),
+        None,
+    );
+    let mut bytes = Vec::new();
+    // An answer by HTTP/1.0 ends with its connection.
+    let version = HTTPVersion(1, 0);
+    match response.raw_print(&mut bytes, version, &[], without_body, None) {
+        Ok(()) => bytes,
+        Err(_) => Vec::new(),
     }
 }

@@ -12,18 +12,10 @@ const LONGEST_REQUEST: usize = 8192;
 /// The most bytes that are read after the request.
 const MOST_IGNORED_BYTES: usize = 1 << 20;
 
-/// The data of a client.
-pub(super) enum Request<'a> {
-    /// The request up to the empty line.
-    Whole(&'a [u8]),
-    /// The request is too long.
-    TooLong,
-}
-
-/// The connection of a client.
 pub(super) struct Client {
     stream: TcpStream,
-    since: Instant,
+    /// When the client connected.
+    pub(super) since: Instant,
     state: Phase,
 }
 
@@ -48,11 +40,6 @@ impl Client {
         })
     }
 
-    /// When the client connected.
-    pub(super) fn since(&self) -> Instant {
-        self.since
-    }
-
     /// The events to wait for, for poll(2).
     pub(super) fn waits_for(&self) -> PollFlags {
         match self.state {
@@ -61,8 +48,9 @@ impl Client {
         }
     }
 
-    /// Reads and writes as far as possible without waiting; returns whether the connection continues.
-    pub(super) fn advance(&mut self, answer: impl FnOnce(Request<'_>) -> Vec<u8>) -> bool {
+    /// Reads and writes as far as possible without waiting; returns whether the connection continues. `answer`: to the
+    /// request up to the empty line; None if it is too long.
+    pub(super) fn advance(&mut self, answer: impl FnOnce(Option<&[u8]>) -> Vec<u8>) -> bool {
         let mut answer = Some(answer);
         loop {
             match self.step(&mut answer) {
@@ -77,7 +65,7 @@ impl Client {
 
     fn step(
         &mut self,
-        answer: &mut Option<impl FnOnce(Request<'_>) -> Vec<u8>>,
+        answer: &mut Option<impl FnOnce(Option<&[u8]>) -> Vec<u8>>,
     ) -> io::Result<bool> {
         let mut bytes = [0; 1024];
         match &mut self.state {
@@ -85,8 +73,8 @@ impl Client {
                 let count = self.stream.read(&mut bytes)?;
                 head.extend(bytes.iter().take(count));
                 let request = match head.len() {
-                    _ if is_whole(head) => Request::Whole(head),
-                    length if length > LONGEST_REQUEST => Request::TooLong,
+                    _ if is_whole(head) => Some(head.as_slice()),
+                    length if length > LONGEST_REQUEST => None,
                     _ => return Ok(count > 0),
                 };
                 let answer = answer.take().map(|answer| answer(request));

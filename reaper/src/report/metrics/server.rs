@@ -29,7 +29,6 @@ pub enum ServerError {
     #[error("listening at {address} for Prometheus failed: {source}")]
     Listen {
         address: SocketAddr,
-        /// The error of the system.
         source: io::Error,
     },
     /// The limit of threads or memory of the unit is reached.
@@ -80,7 +79,6 @@ impl Server {
         })
     }
 
-    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -138,7 +136,7 @@ impl Connections {
         let ends = self
             .clients
             .iter()
-            .map(|client| client.since() + LONGEST_SERVICE);
+            .map(|client| client.since + LONGEST_SERVICE);
         ends.min().map_or(PollTimeout::NONE, |end| {
             let left = end.saturating_duration_since(Instant::now());
             // Rounded up, so that the limit has passed when the wait ends.
@@ -158,7 +156,7 @@ impl Connections {
         self.clients.retain_mut(|client| {
             let ready = ready_clients.next() == Some(&true);
             let open = !ready || client.advance(|request| answer::to(request, metrics));
-            open && client.since().elapsed() < LONGEST_SERVICE
+            open && client.since.elapsed() < LONGEST_SERVICE
         });
         if ready.listener {
             self.accept();

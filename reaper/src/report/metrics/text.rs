@@ -17,9 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::{PoolMetrics, SliceMetrics, Snapshot};
 use crate::keep::totals::Totals;
 
-/// The `Content-Type` of the format.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The prefix of every name.
 const PREFIX: &str = "gpufrac";
 /// The value of labels that `PrivateData` hides.
 const HIDDEN: &str = "hidden";
@@ -53,31 +51,12 @@ impl Collector for SnapshotCollector {
     }
 }
 
-/// The lines above the values of a metric.
-struct Head<'a> {
-    /// The name without prefix, unit and the suffix of its type.
-    name: &'a str,
-    unit: Option<Unit>,
-    help: &'a str,
-}
-
-impl<'a> Head<'a> {
-    fn new(name: &'a str, help: &'a str) -> Head<'a> {
-        let unit = None;
-        Head { name, unit, help }
-    }
-
-    fn with(self, unit: Unit) -> Head<'a> {
-        let unit = Some(unit);
-        Head { unit, ..self }
-    }
-}
-
 /// Prometheus's unit for a ratio is "ratio"; `Unit::Ratios` would write "ratios".
 fn ratio() -> Unit {
     Unit::Other("ratio".to_owned())
 }
 
+/// Writes metrics, each by its name without prefix, unit and the suffix of its type.
 struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
 
 impl Metrics<'_, '_> {
@@ -88,24 +67,25 @@ impl Metrics<'_, '_> {
             distinct(&snapshot.slices)
         };
         self.info(&slices, snapshot.hides_jobs)?;
-        let head = Head::new("slice_fraction", "Part of the GPU that the job holds");
-        self.of_slices(head.with(ratio()), &slices, |slice| Some(slice.fraction))?;
-        let head = Head::new(
-            "slice_activity",
-            "Busy part of the time of the last sample; absent where the source has no figure",
-        );
-        self.of_slices(head.with(ratio()), &slices, |slice| slice.busy_share)?;
-        let head = Head::new("slice_memory", "GPU memory that the job holds");
-        self.of_slices(head.with(Unit::Bytes), &slices, |slice| slice.memory_bytes)?;
-        let head = Head::new("slice_memory_limit", "GPU memory that the job may hold");
-        self.of_slices(head.with(Unit::Bytes), &slices, |slice| {
+        let help = "Part of the GPU that the job holds";
+        self.of_slices("slice_fraction", ratio(), help, &slices, |slice| {
+            Some(slice.fraction)
+        })?;
+        let help =
+            "Busy part of the time of the last sample; absent where the source has no figure";
+        self.of_slices("slice_activity", ratio(), help, &slices, |slice| {
+            slice.busy_share
+        })?;
+        let help = "GPU memory that the job holds";
+        self.of_slices("slice_memory", Unit::Bytes, help, &slices, |slice| {
+            slice.memory_bytes
+        })?;
+        let help = "GPU memory that the job may hold";
+        self.of_slices("slice_memory_limit", Unit::Bytes, help, &slices, |slice| {
             Some(slice.memory_limit_bytes)
         })?;
-        let head = Head::new(
-            "slice_idle",
-            "Time since the slice was last used, or may have been",
-        );
-        self.of_slices(head.with(Unit::Seconds), &slices, |slice| {
+        let help = "Time since the slice was last used, or may have been";
+        self.of_slices("slice_idle", Unit::Seconds, help, &slices, |slice| {
             Some(slice.idle_seconds)
         })
     }
@@ -135,10 +115,10 @@ impl Metrics<'_, '_> {
             let values = move |pool: &PoolMetrics| ([("pool", pool.pool.clone())], value(pool));
             pools.iter().map(values)
         };
-        let head = Head::new("gpus", "GPUs of the pool on the node");
-        self.gauge(head, each(|pool| pool.gpus))?;
-        let head = Head::new("faulty_gpus", "Of these, GPUs that cannot be used");
-        self.gauge(head, each(|pool| pool.faulty))?;
+        let help = "GPUs of the pool on the node";
+        self.gauge("gpus", None, help, each(|pool| pool.gpus))?;
+        let help = "Of these, GPUs that cannot be used";
+        self.gauge("faulty_gpus", None, help, each(|pool| pool.faulty))?;
         let help = "Jobs of one size that have room on the node, if no other job starts";
         let room = pools.iter().flat_map(|pool| {
             let sizes = pool.room.iter();
@@ -147,85 +127,86 @@ impl Metrics<'_, '_> {
                 (labels, *jobs)
             })
         });
-        self.gauge(Head::new("room_jobs", help), room)
+        self.gauge("room_jobs", None, help, room)
     }
 
     fn node(&mut self, snapshot: &Snapshot) -> fmt::Result {
-        let leases = snapshot.slices.len() as u64;
-        let head = Head::new("leases", "Leases of the node");
-        self.gauge(head, [(NO_LABELS, leases)])?;
-        let head = Head::new(
-            "overdue_leases",
-            "Leases of jobs that are over, in any state",
-        );
-        self.gauge(head, [(NO_LABELS, snapshot.overdue_leases)])?;
-        let head = Head::new(
-            "unleased_instances",
-            "MIG instances on GPUs of the pools that no lease names",
-        );
-        self.gauge(head, [(NO_LABELS, snapshot.unleased_instances)])?;
-        let head = Head::new(
-            "stuck_places",
-            "Places that cannot be freed, or where no slice can be made",
-        );
-        self.gauge(head, [(NO_LABELS, snapshot.stuck_places)])?;
-        let head = Head::new("stuck_units", "Units that no job gets because of them");
-        self.gauge(head, [(NO_LABELS, snapshot.stuck_units)])?;
-        let head = Head::new(
-            "strangers",
-            "Processes that compute where their jobs have no lease",
-        );
-        self.gauge(head, [(NO_LABELS, snapshot.strangers)])?;
+        for (name, help, value) in [
+            ("leases", "Leases of the node", snapshot.slices.len() as u32),
+            (
+                "overdue_leases",
+                "Leases of jobs that are over, in any state",
+                snapshot.overdue_leases,
+            ),
+            (
+                "unleased_instances",
+                "MIG instances on GPUs of the pools that no lease names",
+                snapshot.unleased_instances,
+            ),
+            (
+                "stuck_places",
+                "Places that cannot be freed, or where no slice can be made",
+                snapshot.stuck_places,
+            ),
+            (
+                "stuck_units",
+                "Units that no job gets because of them",
+                snapshot.stuck_units,
+            ),
+            (
+                "strangers",
+                "Processes that compute where their jobs have no lease",
+                snapshot.strangers,
+            ),
+        ] {
+            self.gauge(name, None, help, [(NO_LABELS, value)])?;
+        }
+        let help = "1 while so many slices look idle that reclaims are suspended";
         let open = [
             ("node", snapshot.node_breaker),
             ("cluster", snapshot.cluster_breaker),
         ];
-        let head = Head::new(
-            "reaper_breaker_open",
-            "1 while so many slices look idle that reclaims are suspended",
-        );
         let open = open.map(|(scope, open)| ([("scope", scope)], u32::from(open)));
-        self.gauge(head, open)
+        self.gauge("reaper_breaker_open", None, help, open)
     }
 
     fn totals(&mut self, totals: &Totals) -> fmt::Result {
-        let head = Head::new(
-            "jobs_put_back",
-            "Jobs that the node could not serve and gave back to the queue",
-        );
-        self.counter(head, [(NO_LABELS, totals.jobs_put_back)])?;
         for (name, help, value) in [
-            ("rounds", "Rounds of samples", totals.rounds),
             (
-                "unknown_samples",
+                "jobs_put_back",
+                "Jobs that the node could not serve and gave back to the queue",
+                totals.jobs_put_back,
+            ),
+            ("reaper_rounds", "Rounds of samples", totals.rounds),
+            (
+                "reaper_unknown_samples",
                 "Samples that could not tell whether the slice was used",
                 totals.unknown_samples,
             ),
-            ("signals", "Signals for a checkpoint", totals.signals),
+            ("reaper_signals", "Signals for a checkpoint", totals.signals),
             (
-                "dry_run_decisions",
+                "reaper_dry_run_decisions",
                 "Warnings, signals and ends that dry-run only logged",
                 totals.dry_run,
             ),
         ] {
-            let name = format!("reaper_{name}");
-            self.counter(Head::new(&name, help), [(NO_LABELS, value)])?;
+            self.counter(name, None, help, [(NO_LABELS, value)])?;
         }
         let help = "Time that reaped jobs would have held their slices until their limits";
-        let head = Head::new("reaper_reclaimed_slice", help).with(Unit::Seconds);
-        self.counter(head, [(NO_LABELS, totals.reclaimed_slice_seconds)])?;
+        let seconds = [(NO_LABELS, totals.reclaimed_slice_seconds)];
+        self.counter("reaper_reclaimed_slice", Some(Unit::Seconds), help, seconds)?;
         let warnings = Stall::ALL.into_iter().zip(totals.warnings);
         let warnings = warnings.map(|(stall, count)| ([("stall", stall.name())], count));
-        self.counter(Head::new("reaper_warnings", "Warnings to users"), warnings)?;
+        self.counter("reaper_warnings", None, "Warnings to users", warnings)?;
         for (name, help, label, values) in [
             (
-                "reaps",
+                "reaper_reaps",
                 "Jobs that were ended",
                 "action",
                 &[("requeue", totals.requeued), ("cancel", totals.cancelled)][..],
             ),
             (
-                "refused_reaps",
+                "reaper_refused_reaps",
                 "Ends of jobs that were due and not done: the limit of an hour, or a breaker",
                 "reason",
                 &[
@@ -234,7 +215,7 @@ impl Metrics<'_, '_> {
                 ],
             ),
             (
-                "errors",
+                "reaper_errors",
                 "Questions to the driver, calls to Slurm and mails that failed",
                 "kind",
                 &[
@@ -244,11 +225,10 @@ impl Metrics<'_, '_> {
                 ],
             ),
         ] {
-            let name = format!("reaper_{name}");
             let values = values
                 .iter()
                 .map(|(word, count)| ([(label, *word)], *count));
-            self.counter(Head::new(&name, help), values)?;
+            self.counter(name, None, help, values)?;
         }
         Ok(())
     }
@@ -256,7 +236,9 @@ impl Metrics<'_, '_> {
     /// A gauge with the two labels that identify a slice.
     fn of_slices<V: EncodeGaugeValue>(
         &mut self,
-        head: Head<'_>,
+        name: &str,
+        unit: Unit,
+        help: &str,
         slices: &[(String, &SliceMetrics)],
         value: impl Fn(&SliceMetrics) -> Option<V>,
     ) -> fmt::Result {
@@ -264,39 +246,35 @@ impl Metrics<'_, '_> {
             let labels = [("jobid", job.as_str()), ("device", slice.device.as_str())];
             Some((labels, value(slice)?))
         });
-        self.gauge(head, lines)
+        self.gauge(name, Some(unit), help, lines)
     }
 
     fn gauge<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
-        head: Head<'_>,
+        name: &str,
+        unit: Option<Unit>,
+        help: &str,
         lines: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
-        let lines = lines.into_iter();
-        let lines = lines.map(|(labels, value)| (labels, ConstGauge::new(value)));
-        self.metric(head, MetricType::Gauge, lines)
+        let kind = MetricType::Gauge;
+        let mut encoder = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (labels, value) in lines {
+            ConstGauge::new(value).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 
     fn counter<L: EncodeLabelSet, V: EncodeCounterValue>(
         &mut self,
-        head: Head<'_>,
+        name: &str,
+        unit: Option<Unit>,
+        help: &str,
         lines: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
-        let lines = lines.into_iter();
-        let lines = lines.map(|(labels, value)| (labels, ConstCounter::new(value)));
-        self.metric(head, MetricType::Counter, lines)
-    }
-
-    fn metric<L: EncodeLabelSet, V: EncodeMetric>(
-        &mut self,
-        head: Head<'_>,
-        kind: MetricType,
-        lines: impl Iterator<Item = (L, V)>,
-    ) -> fmt::Result {
-        let unit = head.unit.as_ref();
-        let mut encoder = self.0.encode_descriptor(head.name, head.help, unit, kind)?;
+        let kind = MetricType::Counter;
+        let mut encoder = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
         for (labels, value) in lines {
-            value.encode(encoder.encode_family(&labels)?)?;
+            ConstCounter::new(value).encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())
     }
