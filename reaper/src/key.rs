@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// Slurm's id of the job.
     pub job_id: JobId,
     /// How often the job was requeued before.
     pub restart_count: u32,
@@ -17,7 +16,6 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of a lease.
     pub fn of(lease: &Lease) -> Key {
         Key {
             job_id: lease.job_id,
@@ -30,7 +28,6 @@ impl Key {
 /// Identifies a slice of a job on this node; a job with a slice for each task or with several GPUs has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceId {
-    /// Slurm's id of the job.
     pub job_id: JobId,
     /// The number of the slice among those of the job on this node, from 0.
     pub number: u32,

@@ -151,18 +151,12 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
             Wake::Due => {}
             Wake::End => break,
             Wake::Reload => {
-                notify(&[sd_notify::NotifyState::Reloading]);
-                match reloaded(args, &run) {
-                    Ok(node) => {
-                        endpoint = endpoint.follow(&node, &snapshot, log);
-                        pages = Pages::follow(pages, pages_of(args, &node));
-                        set_watchdog(node.config.reaper.interval);
-                        daemon.reload(node);
-                        log.info("the daemon read its configuration again");
-                    }
-                    Err(why) => log.error(format!(
-                        "reading the configuration failed, the daemon keeps the old one: {why}"
-                    )),
+                if let Some(node) = reload(args, Some(&run), log) {
+                    endpoint = endpoint.follow(&node, &snapshot, log);
+                    pages = Pages::follow(pages, pages_of(args, &node));
+                    set_watchdog(node.config.reaper.interval);
+                    daemon.reload(node);
+                    log.info("the daemon read its configuration again");
                 }
                 notify(&[sd_notify::NotifyState::Ready]);
             }
@@ -199,12 +193,8 @@ fn only_pages(
         notify(&[sd_notify::NotifyState::Watchdog]);
     })? == Signal::SIGHUP
     {
-        notify(&[sd_notify::NotifyState::Reloading]);
-        match args.load() {
-            Ok(node) => pages = Pages::follow(pages, pages_of(args, &node)),
-            Err(why) => log.error(format!(
-                "reading the configuration failed, the daemon keeps the old one: {why}"
-            )),
+        if let Some(node) = reload(args, None, log) {
+            pages = Pages::follow(pages, pages_of(args, &node));
         }
         notify(&[sd_notify::NotifyState::Ready]);
     }
@@ -245,14 +235,18 @@ fn alone(node: &Node) -> Result<DaemonLock, StartError> {
     }
 }
 
-/// The current configuration; the error text if it cannot be used.
-fn reloaded(args: &Args, run: &Path) -> Result<Node, String> {
-    let node = args.load().map_err(|error| error.to_string())?;
-    if node.run == run {
-        Ok(node)
-    } else {
-        Err("`[paths] run` is another, which needs a restart".to_owned())
-    }
+/// The current configuration; None if it cannot be used. `run`: the folder in which the daemon works.
+fn reload(args: &Args, run: Option<&Path>, log: &JobLog) -> Option<Node> {
+    notify(&[sd_notify::NotifyState::Reloading]);
+    let why = match args.load() {
+        Ok(node) if run.is_none_or(|run| node.run == run) => return Some(node),
+        Ok(_) => "`[paths] run` is another, which needs a restart".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    log.error(format!(
+        "reading the configuration failed, the daemon keeps the old one: {why}"
+    ));
+    None
 }
 
 /// The endpoint for Prometheus; the daemon also works without it.
@@ -303,7 +297,6 @@ fn set_watchdog(interval: Duration) {
     }
 }
 
-/// Notifies systemd.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
     // Without systemd no process reads the notification.
     let _ = sd_notify::notify(states);

@@ -19,12 +19,10 @@ use crate::measure::telemetry::Telemetry;
 use gpufrac_node::clock::{Clock, SystemClock};
 use gpufrac_node::slurm_call::{JobControl, SlurmProcess};
 
-/// The daemon's access to the outside.
 pub struct Outside {
     pub clock: Box<dyn Clock>,
     /// The activity of slices.
     pub sampler: Box<dyn Sampler>,
-    /// The slices of the node.
     pub slices: Box<dyn Slices>,
     /// Slurm: the owners of jobs, and their end.
     pub slurm: Box<dyn JobControl>,

@@ -21,7 +21,6 @@ const PROGRAM: &str = "/usr/bin/gpufrac";
 /// The arguments of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The values of `[web]`.
     pub web: Web,
     /// The path of gpufrac.toml.
     pub config: PathBuf,

@@ -13,10 +13,8 @@ pub struct Rhythm {
     pub look: Duration,
 }
 
-/// The slices of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookScope {
-    /// All watched slices.
     All,
     /// All except instances on GPUs where another instance is in release. The measurement ends with the release, so
     /// that the next one sees the activity during it.

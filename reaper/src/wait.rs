@@ -127,7 +127,6 @@ impl Waiter {
         began.elapsed() >= SHORTEST_LOOK
     }
 
-    /// Waits until the next round is due.
     pub fn rest(&mut self) -> Wake {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.began);
@@ -195,7 +194,6 @@ impl Waiter {
     }
 }
 
-/// Changes of leases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
     /// A lease is being released.

@@ -24,7 +24,6 @@ pub(crate) struct MailQueue {
 }
 
 impl MailQueue {
-    /// Starts the thread.
     pub fn new() -> MailQueue {
         let (out, inbox) = sync_channel::<(Mail, Message)>(MOST_WAITING_MESSAGES);
         let failed = Arc::new(AtomicU64::new(0));

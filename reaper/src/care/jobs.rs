@@ -45,7 +45,6 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// Adds the jobs to this counter.
     pub(super) fn counted_in(count: Arc<AtomicU64>) -> Jobs {
         Jobs { asked: 0, count }
     }

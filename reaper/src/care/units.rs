@@ -18,11 +18,9 @@ const PAUSE: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Want {
     pub(super) device: DeviceIndex,
-    /// Its lost units.
     pub(super) units: Units,
 }
 
-/// What to ask of Slurm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Submits a job for this want.

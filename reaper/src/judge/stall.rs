@@ -9,16 +9,13 @@ use gpufrac_node::clock::BootTime;
 /// A stall, with its window in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stalled {
-    /// The kind of stall.
     pub stall: Stall,
     /// The start of the stall; the grace after the job's start does not count.
     pub since: BootTime,
-    /// The length of the window.
     pub window: Duration,
 }
 
 impl Stalled {
-    /// The end of the window.
     pub fn due(&self) -> BootTime {
         self.since + self.window
     }

@@ -14,9 +14,7 @@ pub struct Totals {
     pub warnings: [u64; Stall::ALL.len()],
     /// Signals for a checkpoint.
     pub signals: u64,
-    /// Requeued jobs.
     pub requeued: u64,
-    /// Cancelled jobs.
     pub cancelled: u64,
     /// Due reclaims that were not done because of the hourly limit.
     pub refused_rate: u64,
@@ -42,14 +40,12 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Totals {
-    /// Counts a warning.
     pub fn warned(&mut self, stall: Stall) {
         for (count, of) in self.warnings.iter_mut().zip(Stall::ALL) {
             *count += u64::from(of == stall);
         }
     }
 
-    /// Counts the end of a job.
     pub fn reaped(&mut self, action: Action, slice_seconds: f64) {
         match action {
             Action::Requeue | Action::RequeueHold => self.requeued += 1,
