@@ -12,6 +12,8 @@ use gpufrac_records::evidence::{Event, Record};
 use gpufrac_view::why::chart;
 use gpufrac_view::why::words::{self, event_time, listed, remedies, rule, span, span_ms};
 
+use crate::judge::breaker::{BreakerScope, Count};
+
 mod mime;
 mod send;
 #[cfg(test)]
@@ -24,10 +26,8 @@ const LINE_WIDTH: usize = 72;
 /// The longest address in bytes (RFC 5321, 4.5.3.1.3).
 const LONGEST_ADDRESS: usize = 254;
 
-/// A mail message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The addresses of the recipients.
     pub to: Vec<String>,
     /// The subject, one line.
     pub subject: String,
@@ -46,25 +46,7 @@ pub struct Notice<'a> {
     pub action: Action,
     /// The time from the event to the action.
     pub ends_in: Duration,
-    /// The policy of the job.
     pub policy: &'a Policy,
-}
-
-/// The state that opened a circuit breaker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Breach {
-    /// The node that reports it.
-    pub node: String,
-    /// Whether the leases of all nodes were counted; otherwise those of one node.
-    pub cluster: bool,
-    /// Leases that look stalled.
-    pub stalled: u32,
-    /// All counted leases.
-    pub leases: u32,
-    /// Percent of the leases at which the breaker opens.
-    pub share: u8,
-    /// Time of opening, in seconds since 1970.
-    pub since_unix: u64,
 }
 
 /// The address of a job's user: the job's MailUser if it is one address, otherwise the user. MailUser is text of the
@@ -225,17 +207,25 @@ fn closing(record: &Record, attached: bool) -> String {
     }
 }
 
-/// The message to the admins that warnings and reclaims are suspended. None without recipients.
-pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
-    let node = plain(&breach.node);
-    let place = if breach.cluster { "the cluster".to_owned() } else { format!("node {node}") };
+/// The message of a node to the admins that a circuit breaker opened, and that warnings and reclaims are suspended.
+/// None without recipients. `share`: percent of the leases at which the breaker opens; `since_unix`: when it opened.
+pub fn breaker(
+    node: &str,
+    scope: BreakerScope,
+    Count { leases, stalled }: Count,
+    share: u8,
+    since_unix: u64,
+    mail: &Mail,
+) -> Option<Message> {
+    let node = plain(node);
+    let place = match scope {
+        BreakerScope::Node => format!("node {node}"),
+        BreakerScope::Cluster => "the cluster".to_owned(),
+    };
     let cause = format!(
-        "{} of {} slices of {place} look idle (limit {} %). The telemetry is probably faulty. Node {node} suspends \
+        "{stalled} of {leases} slices of {place} look idle (limit {share} %). The telemetry is probably faulty. Node {node} suspends \
          warnings and reclaims until fewer slices look idle. The circuit breaker opened at {}.",
-        breach.stalled,
-        breach.leases,
-        breach.share,
-        utc(breach.since_unix),
+        utc(since_unix),
     );
     let advice = "Look at the log of gpufrac-reaperd and at its metrics: they show the source of the samples and \
                   the number of unknown samples. `gpufrac why JOB` shows a job's samples. If the slices are really idle, \
@@ -246,8 +236,7 @@ pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
     (!to.is_empty()).then(|| Message {
         to,
         subject: format!(
-            "gpufrac: circuit breaker open, {} of {} slices of {place} look idle",
-            breach.stalled, breach.leases
+            "gpufrac: circuit breaker open, {stalled} of {leases} slices of {place} look idle"
         ),
         text: paragraphs.join("\n\n") + "\n",
         chart_svg: None,

@@ -35,7 +35,6 @@ pub enum MailError {
     Failed {
         program: String,
         status: ExitStatus,
-        /// The program's output.
         said: String,
     },
     /// The daemon ended while it sent a mail message.
@@ -45,11 +44,7 @@ pub enum MailError {
     /// The mail program hangs.
     /// Cure: Look at the mail service of the node.
     #[error("`{program}` did not end within {} s", limit.as_secs_f32())]
-    Hung {
-        program: String,
-        /// The time limit.
-        limit: Duration,
-    },
+    Hung { program: String, limit: Duration },
 }
 
 /// Sends a message within `deadline`. Without a configured program nothing is sent; that is no error.

@@ -378,20 +378,17 @@ proptest! {
 
 #[test]
 fn admins_are_told_of_a_breaker() {
-    let breach = Breach {
-        node: "gn07".to_owned(),
-        cluster: false,
+    let count = Count {
         stalled: 7,
         leases: 8,
-        share: 60,
-        since_unix: 1_795_000_000,
     };
-    assert_eq!(breaker(&breach, &Mail::default()), None);
+    let told = |mail: &Mail| breaker("gn07", BreakerScope::Node, count, 60, 1_795_000_000, mail);
+    assert_eq!(told(&Mail::default()), None);
     let mail = Mail {
         admins: vec!["root".to_owned(), "-x".to_owned()],
         ..Mail::default()
     };
-    let message = breaker(&breach, &mail).unwrap();
+    let message = told(&mail).unwrap();
     assert_eq!(message.to, ["root"]);
     assert_eq!(
         message.subject,

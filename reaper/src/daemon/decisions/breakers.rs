@@ -3,7 +3,7 @@
 use gpufrac_node::clock::BootTime;
 
 use super::Decisions;
-use crate::act::mail::{self, Breach, Message};
+use crate::act::mail::{self, Message};
 use crate::act::refusal::Refusal;
 use crate::judge::breaker::{self, BreakerScope, LastOpen, UserCounts};
 use crate::judge::peers::LeaseCount;
@@ -81,14 +81,7 @@ impl Decisions {
             "circuit breaker open on the {name}: {} of {} slices look idle (limit {share} %); the telemetry is probably faulty. Warnings and reclaims are suspended until fewer slices look idle; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
             count.stalled, count.leases
         ));
-        let breach = Breach {
-            node: round.node.name.clone(),
-            cluster: scope == BreakerScope::Cluster,
-            stalled: count.stalled,
-            leases: count.leases,
-            share,
-            since_unix: round.outside.clock.unix_now(),
-        };
-        mail::breaker(&breach, &round.settings().mail)
+        let (node, now) = (&round.node.name, round.outside.clock.unix_now());
+        mail::breaker(node, scope, count, share, now, &round.settings().mail)
     }
 }
