@@ -1,5 +1,6 @@
 //! Lists the slices of a node, and removes those that earlier jobs left.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -48,14 +49,7 @@ pub enum SliceError {
     #[error(
         "job {job}: HAMi-core {major}.{minor} made its file, which this gpufrac does not know: its limit of compute is not lifted; install a HAMi-core of version 1.1 or 1.2, or a newer gpufrac"
     )]
-    HamiVersion {
-        /// The job of the file.
-        job: JobId,
-        /// The version in the file.
-        major: u32,
-        /// As `major`.
-        minor: u32,
-    },
+    HamiVersion { job: JobId, major: u32, minor: u32 },
 }
 
 /// A GPU instance that no lease names.
@@ -83,30 +77,16 @@ impl fmt::Display for Unleased {
     }
 }
 
-/// Access to the slices of a node.
 pub trait Slices {
-    /// All leases of the node.
-    ///
-    /// # Errors
-    /// A lease cannot be read.
     fn list(&self, node: &Node) -> Result<Vec<Lease>, SliceError>;
 
     /// Ends leases in `carving` or `releasing` on the GPUs of `leases` whose program died.
-    ///
-    /// # Errors
-    /// The driver refused a call, or a file could not be changed.
     fn repair(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError>;
 
     /// Destroys those instances of `leases` whose time of `reuse` is over.
-    ///
-    /// # Errors
-    /// The driver refused a call, or a file could not be changed.
     fn end_kept(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError>;
 
     /// Ends an active lease if it still exists. Returns whether it did.
-    ///
-    /// # Errors
-    /// The driver refused a call, or a file could not be changed.
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError>;
 
     /// Lets HAMi-core keep to a lease's limit of compute, or lifts it. Says whether there is a program that it holds
@@ -118,9 +98,6 @@ pub trait Slices {
 
     /// The GPU instances on GPUs of pools that no lease names: an admin's own, or the rest of a lease that was
     /// removed by hand. They are reported and stay. None while another program works on one of the GPUs.
-    ///
-    /// # Errors
-    /// The driver refused a call, or a file could not be read.
     fn unleased(&self, node: &Node) -> Result<Option<Vec<Unleased>>, SliceError>;
 
     /// The GPUs of the node by index and UUID, with those that no pool has; none if node-setup has not run.
@@ -133,9 +110,6 @@ pub trait Slices {
     fn stuck(&self, node: &Node) -> Vec<Stuck>;
 
     /// Users' processes on slices and GPUs of pools whose jobs have no lease there.
-    ///
-    /// # Errors
-    /// The driver refused a call, or a file could not be read.
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError>;
 }
 
@@ -171,6 +145,12 @@ fn on_gpus<'a>(
         }
     }
     Ok(())
+}
+
+/// The GPUs that pools have, on a node with so many GPUs.
+fn gpus_of_pools(node: &Node, count: u32) -> BTreeSet<GpuIndex> {
+    let devices = node.config.devices_of_node(&node.name, count);
+    devices.iter().map(|device| device.gpu_index).collect()
 }
 
 impl Slices for NodeSlices {
@@ -283,15 +263,12 @@ impl Slices for NodeSlices {
     fn modes(&self, node: &Node) -> Vec<(GpuIndex, Result<bool, SliceError>)> {
         let session = node.nvml_later();
         let count = u32::try_from(self.gpus(node).len()).unwrap_or(u32::MAX);
-        let devices = node.config.devices_of_node(&node.name, count);
-        let mut gpus: Vec<GpuIndex> = devices.iter().map(|device| device.gpu_index).collect();
-        gpus.sort_unstable();
-        gpus.dedup();
         let mode = |index| {
             let mode = session.gpu(index)?.mig_mode()?;
             Ok(mode == MigMode::On)
         };
-        gpus.into_iter().map(|index| (index, mode(index))).collect()
+        let gpus = gpus_of_pools(node, count).into_iter();
+        gpus.map(|index| (index, mode(index))).collect()
     }
 
     fn stuck(&self, node: &Node) -> Vec<Stuck> {
@@ -303,12 +280,9 @@ impl Slices for NodeSlices {
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError> {
         let session = node.nvml()?;
         let count = session.gpu_count()?;
-        let devices = node.config.devices_of_node(&node.name, count);
-        let mut gpus: Vec<GpuIndex> = devices.iter().map(|device| device.gpu_index).collect();
-        gpus.sort_unstable();
-        gpus.dedup();
         let mut found = Vec::new();
-        for index in gpus.into_iter().filter(|index| index.0 < count) {
+        let gpus = gpus_of_pools(node, count).into_iter();
+        for index in gpus.filter(|index| index.0 < count) {
             let gpu = session.gpu(index)?;
             let processes = gpu.processes()?;
             if processes.is_empty() {

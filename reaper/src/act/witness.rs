@@ -1,6 +1,7 @@
 //! Asks Slurm about jobs as soon as their slices are released. A round may wait longer for the driver than the epilog
 //! runs, and after a requeue Slurm knows only until the epilog ends why the run ended.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,11 +71,9 @@ impl Witness {
             let names = events
                 .iter()
                 .filter_map(|event| event.name.as_ref()?.to_str());
-            let mut jobs: Vec<JobId> = names
-                .filter_map(|name| is_released(store, name).then_some(read_name(name)?.0))
-                .collect();
-            jobs.sort_unstable();
-            jobs.dedup();
+            let released = names.filter(|name| is_released(store, name));
+            let jobs: BTreeSet<JobId> = released.filter_map(|it| Some(read_name(it)?.0)).collect();
+            let jobs: Vec<JobId> = jobs.into_iter().collect();
             for jobs in jobs.chunks(MOST_JOBS) {
                 // The next round asks again, and reports what fails.
                 let answers = slurm.jobs(jobs).unwrap_or_default();

@@ -12,9 +12,7 @@ use gpufrac_node::clock::BootTime;
 /// The leases that a breaker counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerScope {
-    /// The leases of this node.
     Node,
-    /// The leases of all nodes.
     Cluster,
 }
 
@@ -93,7 +91,6 @@ pub fn share(limits: &Breaker, scope: BreakerScope) -> u8 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// All leases.
     pub leases: u32,
     /// Leases that look stalled.
     pub stalled: u32,
@@ -123,12 +120,10 @@ impl Count {
 pub struct UserCounts(BTreeMap<UserId, Count>);
 
 impl UserCounts {
-    /// Adds leases of a user.
     pub fn add(&mut self, user: UserId, count: Count) {
         self.0.entry(user).or_default().add(count);
     }
 
-    /// Adds the counts of another node.
     pub fn merge(&mut self, others: UserCounts) {
         for (user, count) in others.0 {
             self.add(user, count);

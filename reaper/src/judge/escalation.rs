@@ -24,18 +24,14 @@ pub struct Escalation {
     warned: Vec<BootTime>,
     /// The announced end, without the time for a checkpoint. The job does not end earlier, even if the policy changes.
     promised: BootTime,
-    /// The time of the signal.
     signalled: Option<BootTime>,
-    /// Whether the job was ended.
     ended: bool,
     /// Whether the steps were only logged (dry-run).
     dry_run: bool,
 }
 
-/// The due step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No step is due.
     None,
     Warn {
         /// The earliest end of the job.
@@ -46,7 +42,6 @@ pub enum Step {
         /// The earliest end of the job.
         end: BootTime,
     },
-    /// The end of the job.
     End,
 }
 
@@ -76,7 +71,6 @@ impl Escalation {
         self.warned.first().copied()
     }
 
-    /// The stall of the warnings.
     pub fn stall(&self) -> Option<Stall> {
         self.stall
     }
@@ -123,12 +117,10 @@ impl Escalation {
         self.dry_run = policy.mode != Mode::On;
     }
 
-    /// Records the signal.
     pub fn signalled(&mut self, now: BootTime) {
         self.signalled = Some(now);
     }
 
-    /// Records the end.
     pub fn ended(&mut self) {
         self.ended = true;
     }
@@ -146,9 +138,7 @@ impl Escalation {
 
 /// The time between signal and end.
 fn grace(policy: &Policy) -> Duration {
-    policy
-        .signal
-        .map_or(Duration::ZERO, |(_, checkpoint)| checkpoint)
+    policy.signal.map_or(Duration::ZERO, |(_, time)| time)
 }
 
 #[cfg(test)]

@@ -62,7 +62,6 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch.
     pub fn new(key: Key, now: BootTime) -> Watch {
         Watch {
             key,
@@ -110,17 +109,10 @@ impl Watch {
             && samples
                 .iter()
                 .any(|sample| sample.memory >= Some(DRIVERS_OWN));
-        self.held_since = match (held && self.was_active, self.held_since) {
-            (false, _) => None,
-            (true, None) => Some(now),
-            (true, since) => since,
-        };
+        let held = held && self.was_active;
+        self.held_since = held.then(|| self.held_since.unwrap_or(now));
         let has_excess = samples.iter().any(|sample| sample.excess.is_some());
-        self.over_since = match (has_excess, self.over_since) {
-            (false, _) => None,
-            (true, None) => Some(now),
-            (true, since) => since,
-        };
+        self.over_since = has_excess.then(|| self.over_since.unwrap_or(now));
     }
 
     /// Adds the sample of one slice, and keeps the values for the next comparison.

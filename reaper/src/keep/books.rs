@@ -6,7 +6,7 @@
 //! | `<shared>/usage/DAY/NODE.jsonl` | the records of all nodes ([`shipping`]) | each minute |
 //! | `<state>/running.json` | usage records of running slices, as if they ended now; read after a boot | each minute |
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::usage::{self, UsageError};
@@ -19,67 +19,41 @@ use gpufrac_node::state::record::boot_id;
 /// The records of running slices.
 const RUNNING: &str = "running.json";
 
-/// Where the books are.
 pub trait Books {
     /// The sums that an earlier run of the daemon wrote; none if they are damaged.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     fn resume(&self) -> Result<Tallies, FileError>;
 
     /// Writes the sums.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     fn save(&self, tallies: &Tallies) -> Result<(), FileError>;
 
     /// Writes what was not recorded yet.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     fn save_running(&self, running: Running) -> Result<(), FileError>;
 
     /// Takes up what an earlier run of the daemon wrote. After a boot it records the slices that ran when the node went
     /// down, as no epilog did, and the GPUs.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
     fn take_up(&self) -> Result<TakenUp, UsageError>;
 
     /// Records the time of GPUs.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     fn record_gpus(&self, gpus: &[GpuTime]) -> Result<(), UsageError>;
 
     /// Records why a slice ended. `unix`: when.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     fn record_end(&self, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError>;
 
     /// Copies records to the folder that nodes share.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
     fn ship(&self, shared: &Path, node: &str) -> Result<(), ShippingError>;
 }
 
-/// The files of a node.
 pub struct NodeBooks {
     run: RootDir,
     state: RootDir,
-    state_path: PathBuf,
 }
 
 /// Slices that are not recorded yet, as if they ended now.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Running {
-    /// Names the boot.
     pub boot_id: String,
     /// The slices that jobs hold.
     pub records: Vec<UsageRecord>,
-    /// The GPUs of pools.
     #[serde(default)]
     pub gpus: Vec<GpuTime>,
 }
@@ -102,7 +76,6 @@ impl NodeBooks {
         Ok(NodeBooks {
             run: RootDir::create(&run.join(usage::REAPER), 0o755)?.0,
             state: RootDir::create(state, 0o755)?.0,
-            state_path: state.to_owned(),
         })
     }
 }
@@ -138,7 +111,7 @@ impl Books for NodeBooks {
         for mut record in running.records {
             record.ended = Some(Ended::NodeFailure);
             // An epilog may have ended it in its last minute.
-            usage::record(&self.state_path, &record, true)?;
+            usage::record(self.state.path(), &record, true)?;
         }
         self.record_gpus(&running.gpus)?;
         self.state.remove(RUNNING)?;
@@ -150,17 +123,17 @@ impl Books for NodeBooks {
 
     fn record_gpus(&self, gpus: &[GpuTime]) -> Result<(), UsageError> {
         for gpu in gpus {
-            usage::record_gpu(&self.state_path, gpu)?;
+            usage::record_gpu(self.state.path(), gpu)?;
         }
         Ok(())
     }
 
     fn record_end(&self, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError> {
-        usage::record_end(&self.state_path, key, ended, unix)
+        usage::record_end(self.state.path(), key, ended, unix)
     }
 
     fn ship(&self, shared: &Path, node: &str) -> Result<(), ShippingError> {
-        shipping::all(|| shipping::ship(&self.state_path, shared, node))
+        shipping::all(|| shipping::ship(self.state.path(), shared, node))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The time in which the GPUs of pools were there: what a report compares the time of slices with.
 
+use std::collections::BTreeSet;
+
 use gpufrac_core::config::Device;
 use gpufrac_node::node::Node;
 use gpufrac_records::usage::{BootSpan, End, GpuTime};
@@ -44,10 +46,7 @@ pub fn of_node(node: &Node, now: End<'_>) -> Vec<GpuTime> {
 /// Units of each size of a device's pool, in ascending order.
 fn menu(device: &Device<'_>) -> Vec<u32> {
     let sizes = device.pool.layout.menu.iter().map(|size| size.units.0);
-    let mut units: Vec<u32> = sizes.collect();
-    units.sort_unstable();
-    units.dedup();
-    units
+    sizes.collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
 /// Times that are over, and those that go on.
@@ -91,17 +90,15 @@ pub fn count(before: Vec<GpuTime>, now: Vec<GpuTime>) -> Counted {
 }
 
 fn is_same(one: &GpuTime, other: &GpuTime) -> bool {
-    let what = |gpu: &GpuTime| {
-        let GpuTime {
-            gpu_uuid,
-            pool,
-            devices,
-            menu,
-            boot,
-            ..
-        } = gpu.clone();
-        (gpu_uuid, pool, devices, menu, boot.id)
-    };
+    fn what(gpu: &GpuTime) -> impl PartialEq {
+        (
+            &gpu.gpu_uuid,
+            &gpu.pool,
+            &gpu.devices,
+            &gpu.menu,
+            &gpu.boot.id,
+        )
+    }
     what(one) == what(other) && one.boot.from <= other.boot.until
 }
 

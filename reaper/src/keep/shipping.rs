@@ -89,9 +89,6 @@ pub fn ship(state: &Path, shared: &Path, node: &str) -> Result<bool, ShippingErr
 
 /// As [`ship`], into the folders of users ([`private::own`]): of each user only the user's own lines, in
 /// `<shared>/own/UID/usage/DAY`, or in `<state>/own/UID/usage` on a node without a shared folder.
-///
-/// # Errors
-/// As [`ship`].
 pub fn ship_own(state: &Path, shared: Option<&Path>, node: &str) -> Result<bool, ShippingError> {
     let folder = state;
     let state = RootDir::open(folder)?;

@@ -17,7 +17,6 @@ use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::private;
 use gpufrac_view::Node;
 
-/// The file in `<run>/reaper`.
 const FILE: &str = "status.json";
 /// The folder in the shared folder.
 const SHARED: &str = "status";
@@ -152,7 +151,6 @@ impl OwnFiles {
     }
 }
 
-/// The files of this node.
 pub struct StatusFiles {
     dir: RootDir,
     run: PathBuf,
@@ -209,7 +207,12 @@ impl Board for StatusFiles {
         let own = own.and(self.dir.write(FILE, &text(&for_all), mode));
         let copied = match shared {
             Some(shared) if self.copies.are_due(&node, private) => {
-                self.copies.send(Copy::of(node, shared, private))
+                let (shared, node) = (shared.to_owned(), with_pause(node));
+                self.copies.send(Copy {
+                    shared,
+                    node,
+                    private,
+                })
             }
             _ => Ok(()),
         };
@@ -230,7 +233,6 @@ struct Pace {
     last: Option<Written>,
 }
 
-/// What was written last.
 struct Written {
     /// The node without the use of its slices and the count of failures.
     node: Node,
@@ -264,31 +266,24 @@ impl Pace {
 /// A copy for the shared folder.
 struct Copy {
     shared: PathBuf,
-    name: String,
-    text: String,
-    views: BTreeMap<UserId, String>,
+    node: Node,
     private: PrivateData,
 }
 
 impl Copy {
-    fn of(node: Node, shared: &Path, private: PrivateData) -> Copy {
-        let node = with_pause(node);
-        Copy {
-            shared: shared.to_owned(),
-            name: format!("{}.json", node.node),
-            text: text(&for_all(&node, private).0),
-            views: texts_for_each(&node, private),
-            private,
-        }
+    fn name(&self) -> String {
+        format!("{}.json", self.node.node)
     }
 
     fn write(&self, own: &mut OwnFiles) -> Result<(), FileError> {
+        let (shared, node, private) = (&self.shared, &self.node, self.private);
         // An admin creates the folder: if its file system is not mounted, it must not be created on another one.
-        RootDir::open(&self.shared)?;
-        let copied = own.write(&self.shared, &self.name, &self.views);
-        let mode = private::mode(self.private.nodes);
-        let (dir, _) = RootDir::create(&self.shared.join(SHARED), mode)?;
-        copied.and(dir.write(&self.name, &self.text, 0o644))
+        RootDir::open(shared)?;
+        let copied = own.write(shared, &self.name(), &texts_for_each(node, private));
+        let mode = private::mode(private.nodes);
+        let (dir, _) = RootDir::create(&shared.join(SHARED), mode)?;
+        let text = text(&for_all(node, private).0);
+        copied.and(dir.write(&self.name(), &text, 0o644))
     }
 }
 
@@ -331,7 +326,7 @@ impl Copies {
             Ok(()) => {}
             Err(TrySendError::Full(copy) | TrySendError::Disconnected(copy)) => {
                 self.pace.last = None;
-                let at = copy.shared.join(SHARED).join(copy.name);
+                let at = copy.shared.join(SHARED).join(copy.name());
                 let slow = format!(
                     "writing `{}` failed: an earlier write has not ended after a round; check the file system",
                     at.display()

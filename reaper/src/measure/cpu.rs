@@ -87,14 +87,8 @@ impl JobGroups {
 
     fn seconds(&self, lease: &Lease) -> Option<f64> {
         let group = self.group(&self.roots(), lease)?;
-        let nanoseconds = |name: &str| -> Option<f64> {
-            fs::read_to_string(group.join(name))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        };
-        if let Some(used) = nanoseconds("cpuacct.usage") {
+        let nanoseconds = fs::read_to_string(group.join("cpuacct.usage")).unwrap_or_default();
+        if let Ok(used) = nanoseconds.trim().parse::<f64>() {
             return Some(used / 1e9);
         }
         if let Ok(stat) = fs::read_to_string(group.join("cpu.stat"))
@@ -117,7 +111,6 @@ impl JobGroups {
         roots.filter(|root| root.is_dir()).collect()
     }
 
-    /// The group of a job.
     fn group(&self, roots: &[PathBuf], lease: &Lease) -> Option<PathBuf> {
         let mut found: Vec<PathBuf> = places(roots, lease)
             .filter(|group| group.is_dir())
@@ -145,11 +138,14 @@ fn holds_process(group: &Path) -> bool {
     if own.is_ok_and(|text| !text.trim().is_empty()) {
         return true;
     }
+    folders(group).any(|folder| holds_process(&folder))
+}
+
+/// The groups below a group.
+fn folders(group: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(group).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders
-        .into_iter()
-        .any(|entry| holds_process(&entry.path()))
+    folders.map(|entry| entry.path())
 }
 
 /// The step in which a job's container is: it is not suspended with the others, nor are Slurm's own programs, which
@@ -171,11 +167,9 @@ fn is_frozen(group: &Path) -> Option<bool> {
 /// The same of the groups below alone: with version 1 slurmstepd is in the group of the job itself, and is never
 /// frozen.
 fn is_frozen_below(group: &Path) -> Option<bool> {
-    let entries = fs::read_dir(group).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let suspended =
-        folders.filter(|entry| !NOT_SUSPENDED.iter().any(|name| entry.file_name() == *name));
-    let below = suspended.filter_map(|entry| is_frozen(&entry.path()));
+        folders(group).filter(|folder| !NOT_SUSPENDED.iter().any(|name| folder.ends_with(name)));
+    let below = suspended.filter_map(|folder| is_frozen(&folder));
     below.reduce(|one, other| one && other)
 }
 
@@ -212,11 +206,7 @@ fn cgroup_mount(line: &str) -> Option<(PathBuf, bool)> {
 fn pids(group: &Path) -> Vec<u32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut found: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(pids(&entry.path()));
-        }
-    }
+    found.extend(folders(group).flat_map(|folder| pids(&folder)));
     found
 }
 

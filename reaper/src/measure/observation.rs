@@ -145,16 +145,11 @@ impl Observation<'_> {
             Some(_) => Source::MpsClients,
             None => Source::ProcessUtilization,
         };
+        let unknown = |why: String| (source, None, Activity::Unknown(why));
         let used = match &self.view.utilization {
             Some(Ok(used)) => used,
-            Some(Err(why)) => return (source, None, Activity::Unknown(why.to_string())),
-            None => {
-                return (
-                    source,
-                    None,
-                    Activity::Unknown("the GPU is in MIG mode".into()),
-                );
-            }
+            Some(Err(why)) => return unknown(why.to_string()),
+            None => return unknown("the GPU is in MIG mode".to_owned()),
         };
         let mine = |process: &&Utilization| self.is_mine(process.pid) == Some(true);
         let own = used

@@ -14,9 +14,7 @@ use crate::key::SliceId;
 /// Whether the slice was active during the time of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Activity {
-    /// The slice was active.
     Busy,
-    /// The slice was not active.
     Idle,
     /// The activity is unknown; with the reason. Counts as active.
     Unknown(String),
@@ -36,16 +34,9 @@ impl Activity {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Excess {
     /// The job uses more memory than its share.
-    Memory {
-        /// The memory in use.
-        held: MemoryMib,
-        share: MemoryMib,
-    },
+    Memory { held: MemoryMib, share: MemoryMib },
     /// Processes that do not use the MPS control daemon of their pool.
-    OutsideMps {
-        /// Their pids.
-        pids: Vec<u32>,
-    },
+    OutsideMps { pids: Vec<u32> },
 }
 
 impl fmt::Display for Excess {
@@ -62,7 +53,6 @@ impl fmt::Display for Excess {
     }
 }
 
-/// The data of one sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub source: Source,
@@ -73,7 +63,6 @@ pub struct Sample {
     pub contexts: Option<u32>,
     /// Memory on the slice that the job holds.
     pub memory: Option<MemoryMib>,
-    /// The use beyond the job's share.
     pub excess: Option<Excess>,
 }
 
@@ -101,16 +90,12 @@ impl Sample {
         let Some(busiest) = busiest else {
             return Sample::missing("it has no slice");
         };
-        // `None` would compare as less than any number, but means unknown.
-        let contexts = samples.iter().map(|sample| sample.contexts);
-        let memory = samples.iter().map(|sample| sample.memory);
+        // None if one of the numbers is unknown.
+        let contexts: Option<Vec<u32>> = samples.iter().map(|sample| sample.contexts).collect();
+        let memory: Option<Vec<MemoryMib>> = samples.iter().map(|sample| sample.memory).collect();
         Sample {
-            contexts: contexts
-                .clone()
-                .min()
-                .flatten()
-                .and(contexts.max().flatten()),
-            memory: memory.clone().min().flatten().and(memory.max().flatten()),
+            contexts: contexts.and_then(|all| all.into_iter().max()),
+            memory: memory.and_then(|all| all.into_iter().max()),
             excess: samples.iter().find_map(|sample| sample.excess.clone()),
             ..busiest.clone()
         }
@@ -141,7 +126,6 @@ pub struct Look {
     pub errors: Vec<String>,
 }
 
-/// Takes samples of slices.
 pub trait Sampler {
     /// Samples active leases. `observe` waits while activity is measured, and returns whether the time was long
     /// enough; `policy` returns the policy of a lease.
@@ -169,7 +153,6 @@ pub trait Sampler {
     /// Whether Slurm has suspended a job: all processes of its steps are frozen.
     fn is_suspended(&self, lease: &Lease) -> bool;
 
-    /// Takes a new configuration.
     fn reload(&mut self, node: &Node);
 }
 

@@ -1,7 +1,7 @@
 //! The driver's data about the GPUs for one sample. The session with the driver ends with the sample, and instances
 //! are queried through their GPU: nothing stays open that could keep an instance from being destroyed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::GpuIndex;
@@ -147,11 +147,9 @@ fn begin<'s>(gpu: &Gpu<'s>, leases: &[&Lease]) -> Result<Option<Begun<'s>>, Nvml
     let mine = leases
         .iter()
         .filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
-    let mut ids: Vec<u32> = mine
+    let ids: BTreeSet<u32> = mine
         .filter_map(|lease| lease.slice.instance().map(|instance| instance.gi_id))
         .collect();
-    ids.sort_unstable();
-    ids.dedup();
     if ids.is_empty() || !gpu.has_gpm()? {
         return Ok(None);
     }
