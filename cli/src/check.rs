@@ -88,6 +88,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
     }
     // An explicit request to check Slurm fails if there is nothing to check.
     if slurm_alone && !report.slurm_is_known {
+        // No slurm.conf was found, and slurmctld did not answer. Cure: Name the file with `--slurm-conf FILE`.
         report.findings.push(Finding::of_machine(
             "no settings of Slurm were found",
             "name its slurm.conf with `--slurm-conf FILE`",
@@ -103,6 +104,8 @@ fn other_name(settings: &Settings, node: &Node) -> Option<Finding> {
         .pools
         .iter()
         .find(|pool| pool.nodes.contains(&known))?;
+    // The node's name in Slurm is not the host's short name (`NodeHostname=`). Cure: `gpufrac check --node NAME`; in
+    // both units `Environment=SLURMD_NODENAME=NAME`.
     Some(Finding {
         // Where slurmctld and slurmd share a host, this may be asked for slurmctld's part.
         severity: if settings.is_of_controller() { Severity::Note } else { Severity::Warning },
@@ -127,6 +130,8 @@ fn refused_by_root(path: &Path) -> Option<Finding> {
     let fix = error.cure().unwrap_or_else(|| {
         "put the file itself there, root's, in folders that only root can change".to_owned()
     });
+    // A user could change the file or a folder above it. Cure: Follow the hint: owner root, mode without write for
+    // others.
     Some(Finding {
         severity: Severity::Error,
         place: Some(path.display().to_string()),

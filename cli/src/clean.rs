@@ -78,6 +78,7 @@ fn destroy(
     let locked = LockedGpu::new(lock, node, &store, gpu, log);
     let gone = unleased::destroy(&locked, wanted)?;
     if gone {
+        // The instance without a lease is gone. Cure: Nothing.
         log.warning(format!("{wanted}: destroyed"));
     }
     Ok(gone)

@@ -16,6 +16,7 @@ pub fn print(finding: &Finding) {
     let (line, fix) = (line(finding), &finding.fix);
     match finding.severity {
         Severity::Error => eprintln!("gpufrac: {line}\nhint: {fix}"),
+        // What follows works, but it should be changed. Cure: Follow the `hint:` line.
         Severity::Warning => eprintln!("gpufrac: warning: {line}\nhint: {fix}"),
         Severity::Note => println!("note: {line}; {fix}"),
     }

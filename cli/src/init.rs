@@ -499,6 +499,7 @@ fn nodes(args: &InitArgs, node: &Node, files: &Files) -> Result<String, CliError
         return Ok(hostlist::short(list.names()));
     }
     let Some(own) = files.site.node(&node.name) else {
+        // slurm.conf has no line of this node. Cure: Add the line, or give `--node NAME`.
         return Err(CliError::NotInSlurmConf {
             path: files.slurm.path.clone(),
             what: format!("line NodeName= with {}", node.name),
@@ -527,6 +528,7 @@ fn partitions(settings: &Settings, files: &Files, nodes: &str) -> Result<Vec<Str
         .partition(|partition| partition.nodes.iter().all(has_gpus));
     let found = if with_gpus.is_empty() { others } else { with_gpus };
     if found.is_empty() {
+        // slurm.conf has no partition with these nodes. Cure: Add the partition, or give `--partition NAME`.
         Err(CliError::NotInSlurmConf {
             path: files.slurm.path.clone(),
             what: format!("partition of {nodes}"),

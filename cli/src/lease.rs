@@ -79,6 +79,7 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
         Err(TeardownError::NoGpu { .. }) => {
             let lock = locks.gpu(lease.slice.gpu_index, node.lock_patience)?;
             store.remove(&lock, &lease)?;
+            // The GPU of the lease is not in the node any more. Cure: Nothing.
             log.warning(format!(
                 "dropped the lease {}, whose GPU is gone",
                 lease.name()
@@ -99,6 +100,7 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
             }
             other => other?,
         }
+        // The lease and its slice are gone. Cure: Nothing.
         log.warning(format!(
             "ended the lease {} on {}",
             lease.name(),
@@ -118,6 +120,7 @@ fn remove(node: &Node, name: &str, log: &JobLog) -> Result<(), CliError> {
         Ok(()) => format!("a copy is in `{}`", node.state.join(DROPPED).display()),
         Err(error) => format!("no copy is kept: {error}"),
     };
+    // The damaged lease was removed; its instance may still exist. Cure: Run `gpufrac clean`.
     log.warning(format!(
         "dropped the lease {name}, which could not be read; {copy}"
     ));

@@ -195,6 +195,9 @@ fn keep_copy(args: &ConfigArgs, node: &Node, text: &str) {
         last_good::forget(folder, &path, &node.name)
     };
     if let Err(error) = done {
+        // `gpufrac node-setup` could not write the last good copy of gpufrac.toml in /var/lib/gpufrac/last-good. Cure:
+        // Free space there, and correct the owner of the folder (root). Until then a mistake in the file stops new
+        // slices on this node.
         eprintln!(
             "gpufrac: keeping a copy of {} failed: {error}",
             path.display()

@@ -52,6 +52,7 @@ pub(crate) fn end(exit: ExitCode) -> ExitCode {
     match FAILED.get() {
         None => exit,
         Some(error) => {
+            // The output goes to a full disk or a closed device. Cure: Write the output to another file.
             eprintln!("gpufrac: writing to stdout failed: {error}; write to another place");
             Exit::Broken.into()
         }

@@ -30,6 +30,9 @@ pub fn leases(node: &Node) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> 
     if !alone(node) {
         return node.leases()?.readable();
     }
+    // `PrivateData` in slurm.conf has `jobs`, or node-setup could not read it at boot, as on a node without a
+    // slurm.conf, and gpufrac-reaperd, which reads it later, has not run. Cure: Nothing, or start gpufrac-reaperd. Root
+    // sees all jobs; see [private-data.md](../private-data.md).
     eprintln!(
         "gpufrac: only root may see the jobs of others here (Slurm's PrivateData hides them, or gpufrac-reaperd has not run since the boot); only your own jobs are shown"
     );

@@ -65,6 +65,8 @@ pub fn run(args: &ProveArgs) -> Result<Exit, CliError> {
     println!("answers that differ from what gpufrac takes for true: {differences}");
     if let Some(stopped) = &document.stopped {
         let (step, reason) = (&stopped.step, &stopped.reason);
+        // The driver gave an answer that the run does not understand; what it made is removed. The reason is one of
+        // those below. Cure: Send both files to the project: [prove.md](../prove.md).
         eprintln!("gpufrac: the run stopped in step `{step}`: {reason}");
     }
     println!("written: {} and {}", json.display(), text.display());

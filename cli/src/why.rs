@@ -47,6 +47,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
         None => print!("{}", text(&found.records)),
     }
     if args.svg.is_some() && found.records.len() > 1 {
+        // The job ran on several nodes or several times. Cure: Name the node with `--node`.
         eprintln!(
             "gpufrac: the chart shows the last record, which is of node {:?}",
             last.node

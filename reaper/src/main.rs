@@ -117,6 +117,8 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     }
     if !node.has_pools() {
         // The unit may be enabled on every node of a cluster, so a node without pools is no error.
+
+        // The node is in no pool. Cure: Nothing, or add the node to a pool.
         log.info(format!(
             "no pool has GPUs on node {}: nothing to do",
             node.name
@@ -128,6 +130,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     answer_questions(&node, log);
     let put_back = Arc::default();
     if let Err(error) = care::follow(&args.path(), &node, Arc::clone(&put_back)) {
+        // The text before it says why nothing is sent away. Cure: Follow the text.
         log.error(format!(
             "{error}; jobs that the node gives back may start on it again"
         ));
@@ -140,6 +143,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     set_watchdog(node.config.reaper.interval);
     let outside = Outside::of(&node, put_back)?;
     let mut daemon = Daemon::start(node, outside, Arc::clone(&snapshot))?;
+    // The daemon has started. Cure: Nothing.
     log.info(format!("watching the slices of node {name}"));
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
@@ -156,6 +160,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
                     pages = Pages::follow(pages, pages_of(args, &node));
                     set_watchdog(node.config.reaper.interval);
                     daemon.reload(node);
+                    // The daemon has the new configuration. Cure: Nothing.
                     log.info("the daemon read its configuration again");
                 }
                 notify(&[sd_notify::NotifyState::Ready]);
@@ -187,6 +192,7 @@ fn only_pages(
     signals: SigSet,
     log: &JobLog,
 ) -> Result<(), StartError> {
+    // The host is that of `[web]`, and in no pool. Cure: Nothing.
     log.info("no pool has GPUs on this host: the daemon only writes the pages of the cluster");
     notify(&[sd_notify::NotifyState::Ready]);
     while wait::signal(&signals, PERIOD_OF_WATCHDOG, || {
@@ -206,6 +212,9 @@ fn only_pages(
 /// Takes questions of prologs about kept instances, until this process ends. The daemon also works without it, and so
 /// do they.
 fn answer_questions(node: &Node, log: &JobLog) {
+    // The folder `session` in `/run/gpufrac` cannot be made, or others than root can enter it. Cure: Remove the folder,
+    // then restart the daemon. Jobs are not affected; those that take an instance over start a few tenths of a second
+    // later.
     match shared_session::Server::bind(&node.run, &node.nvml, node.caps()) {
         Ok(mut server) => {
             std::thread::spawn(move || server.serve());
@@ -243,6 +252,7 @@ fn reload(args: &Args, run: Option<&Path>, log: &JobLog) -> Option<Node> {
         Ok(_) => "`[paths] run` is another, which needs a restart".to_owned(),
         Err(error) => error.to_string(),
     };
+    // gpufrac.toml has a mistake. Cure: Correct the file, then `systemctl reload gpufrac-reaperd`.
     log.error(format!(
         "reading the configuration failed, the daemon keeps the old one: {why}"
     ));
@@ -262,10 +272,12 @@ impl Endpoint {
         let start = |address| match Server::start(address, node.name.clone(), Arc::clone(snapshot))
         {
             Ok(server) => {
+                // Prometheus can read the metrics there. Cure: Nothing.
                 log.info(format!("metrics at http://{}/metrics", server.address()));
                 Some(server)
             }
             Err(error) => {
+                // The address is in use or not of this node. Cure: Change `metrics` in `[reaper]`; then reload.
                 log.error(format!("serving metrics at {address} failed: {error}"));
                 None
             }

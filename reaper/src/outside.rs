@@ -50,6 +50,8 @@ impl Outside {
     pub fn of(node: &Node, put_back: Arc<AtomicU64>) -> Result<Outside, FileError> {
         let log = JobLog::reaper();
         let witness = Witness::follow(&node.run, SlurmProcess).unwrap_or_else(|error| {
+            // The same, or the folder of leases cannot be read. Slurm is asked in each round only. Cure: Follow the
+            // text.
             log.warning(format!(
                 "{error}; some records will not say that a requeued job was preempted"
             ));

@@ -60,10 +60,13 @@ fn renew(settings: &Settings, stopped: &Receiver<()>, log: &JobLog) {
         // A lasting problem is reported once.
         if problem != said {
             match &problem {
+                // The text says why; it is reported once as long as it is the same. Cure: Follow the text; the command
+                // prints it with its hint.
                 Some(why) => log.error(format!(
                     "writing the pages of the cluster to `{}` failed: {why}; run `gpufrac web --export` by hand",
                     settings.web.folder
                 )),
+                // The host is that of `[web]`. Cure: Nothing.
                 None => log.info(format!(
                     "the pages of the cluster are in `{}`, and are written each minute",
                     settings.web.folder

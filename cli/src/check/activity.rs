@@ -25,6 +25,8 @@ pub fn findings(node: &Node) -> Vec<Finding> {
     let of_exporter =
         exporter.and_then(|url| exporter_finding(url, &tenants, &measured.by_exporter));
     let found = measured.refused.into_iter().map(|error| {
+        // GPM refuses the counters of an instance: another program, such as DCGM with profiling fields, probably has
+        // them. Cure: Take `DCGM_FI_PROF_*` out of the exporter's list: [dcgm.md](../dcgm.md).
         Finding::of_machine(
             format!("reading the activity of instances failed: {error}"),
             "until then no slice of this GPU is found idle; docs/admin/dcgm.md has the settings of DCGM",
@@ -39,6 +41,9 @@ fn exporter_finding(
     tenants: &BTreeSet<UserId>,
     leases: &[Lease],
 ) -> Option<Finding> {
+    // The exporter of `dcgm_exporter` does not answer, or not with the metric that the daemon reads:
+    // [reaper.md](reaper.md) has the part after the colon. Cure: `curl` its address; [dcgm.md](../dcgm.md) has the
+    // metric of each version.
     match Dcgm::new(url).read(SystemClock.now(), tenants) {
         Err(error) => Some(Finding::of_machine(
             format!(
@@ -50,6 +55,8 @@ fn exporter_finding(
             let jobs = unseen(leases, &values, now_unix());
             (!jobs.is_empty()).then(|| {
                 let jobs = jobs.join(", ");
+                // The exporter reads its list of instances when it starts, and at a SIGHUP. Cure: [dcgm.md](../dcgm.md)
+                // has a unit that sends one for each job.
                 Finding::of_machine(
                     format!(
                         "dcgm-exporter has no value for the instance of job {jobs}: it lists the instances that stand when it starts, so this slice is never found idle"

@@ -68,6 +68,8 @@ fn is_lost(store: &LeaseStore, node: &Node, job: JobId) -> bool {
 
 fn left_over(lease: &Lease) -> Finding {
     let (name, job) = (lease.name(), lease.job_id);
+    // slurm.conf had no `Epilog=`, slurmctld or slurmd lost the job, or the epilog failed. Cure: `gpufrac lease drop`,
+    // as the hint says. A prolog that needs the place does the same.
     Finding::of_machine(
             format!(
                 "Slurm has no job {job} on this node, and the lease of the job is still here: its epilog did not run, or did not end"
@@ -80,6 +82,7 @@ fn left_over(lease: &Lease) -> Finding {
 }
 
 fn unleased(job: JobId) -> Finding {
+    // The file of its lease, or `/run/gpufrac`, was removed. Cure: Requeue or cancel the job; then `gpufrac clean`.
     Finding::of_machine(
         format!(
             "job {job} runs here with shares of a GPU, and has no lease: its new steps fail, and its slice can be given to another job"

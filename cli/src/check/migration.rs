@@ -67,6 +67,7 @@ pub fn run(args: &CheckArgs) -> Verdict {
     });
     if settings.is_empty() {
         let why = settings.unknown.join("; ");
+        // The same, for `gpufrac check --migration`. Cure: Name the file with `--slurm-conf FILE`.
         eprintln!(
             "gpufrac: reading Slurm's settings failed: {why}; name its slurm.conf with --slurm-conf FILE"
         );

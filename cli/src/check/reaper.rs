@@ -27,6 +27,7 @@ pub fn findings(node: &Node) -> Vec<Finding> {
         return Vec::new();
     };
     let mut found = needs(node);
+    // The folder of the daemon in `/run/gpufrac` was removed. Cure: `systemctl restart gpufrac-reaperd`.
     found.extend(match locks.daemon_runs() {
         Ok(true) if !node.run.join("reaper").exists() => vec![Finding::of_machine(
             format!("`{}` is gone: gpufrac-reaperd runs, and cannot write there", node.run.join("reaper").display()),
@@ -52,6 +53,8 @@ pub fn findings(node: &Node) -> Vec<Finding> {
 fn needs(node: &Node) -> Vec<Finding> {
     let shared = node.shared.as_ref();
     let shared = shared.and_then(|folder| Some((folder, RootDir::open(folder).err()?)));
+    // The file system that nodes share is not mounted here, or others than root can change the folder. Cure: Mount it,
+    // or follow the hint.
     let shared = shared.map(|(folder, error)| Finding::of_machine(
             format!(
                 "using `shared` of [paths] failed: {error}: the daemons of other nodes, `gpufrac report` and `gpufrac status --cluster` learn nothing of this node"
@@ -64,6 +67,8 @@ fn needs(node: &Node) -> Vec<Finding> {
     let programs = [&mail.sendmail, &mail.program].into_iter().flatten();
     let missing = programs.filter(|program| !Path::new(program).exists());
     let missing = missing.map(|program| {
+        // The mail program is not installed on this node, or the path is misspelled. Cure: Install it, or correct the
+        // path.
         Finding::of_machine(
             format!(
                 "`{program}` of [reaper.mail] does not exist: no warning reaches a user by mail"
@@ -94,6 +99,8 @@ fn stopped(what: String) -> Finding {
 fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
     let age = now.saturating_sub(view.written);
     if view.is_stale(now) && age > LONGEST_ROUND {
+        // The daemon is stopped or hangs, or `/run` is full. Cure: `systemctl restart gpufrac-reaperd`; its log has the
+        // reason.
         return Some(Finding::of_machine(
             format!(
                 "gpufrac-reaperd has not finished a round for {age} s: it hangs, or cannot write to its folder"
@@ -103,6 +110,7 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
     }
     let own = version::TEXT.as_str();
     if view.build != own {
+        // The daemon was not restarted after an upgrade. Cure: `systemctl restart gpufrac-reaperd`.
         return Some(
             Finding::of_machine(
                 format!(
@@ -116,6 +124,7 @@ fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
     }
     let read = view.config_sum.as_ref()?;
     (read != config_sum).then(|| {
+        // The daemon was not told of a change. Cure: `systemctl reload gpufrac-reaperd`.
         Finding::of_machine(
             "gpufrac-reaperd runs with an earlier gpufrac.toml than the one on this node",
             "`systemctl reload gpufrac-reaperd`",

@@ -107,6 +107,8 @@ impl Report {
         self.all().for_each(finding::print);
         let is_error = |finding: &Finding| finding.severity == Severity::Error;
         if self.of_slurm.iter().any(is_error) {
+            // `gpufrac check` found mistakes in Slurm's files; Slurm reads some of them only at its start. Cure:
+            // Correct the files, restart slurmctld, then slurmd on every node.
             eprintln!(
                 "hint: after a change of Slurm's files: restart slurmctld, then slurmd on every node"
             );

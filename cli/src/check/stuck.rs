@@ -24,6 +24,7 @@ pub fn findings(node: &Node) -> Vec<Finding> {
         }
         Err(error) => {
             let cure = error.cure();
+            // The records in `state` of `[paths]` cannot be read. Cure: Follow the text and the hint.
             found.push(Finding::of_machine(
                 format!("whether a place of this node is stuck cannot be seen: {error}"),
                 cure.unwrap_or_else(|| "check the file system of `state` of [paths]".to_owned()),
@@ -68,6 +69,8 @@ impl Records {
         };
         let cause = plain(&place.cause());
         let effect = self.effect(place);
+        // The place cannot be freed, or no slice can be made there; the text has the answer, who holds it, and what
+        // follows for jobs. Cure: [A place that cannot be freed](../troubleshooting.md#a-place-that-cannot-be-freed).
         Finding::of_machine(
             format!(
                 "{} is stuck: it failed {times} in {age}: {cause}; {effect}",
@@ -128,6 +131,7 @@ fn hooks(node: &Node) -> Vec<Finding> {
     let broken = both.into_iter().filter_map(|(name, program)| {
         let program = program.as_ref()?;
         let (why, fix) = wrong(program)?;
+        // The program is missing or not executable, or others than root can change it. Cure: Follow the hint.
         Some(Finding::of_machine(
             format!("`{name}` of [hooks] does not run: {why}"),
             fix,

@@ -59,6 +59,8 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
         },
     )?;
     if let Some(error) = first {
+        // A row of sacct has another form. Cure: Report it with the row; the jobs of these rows have the times of their
+        // leases.
         eprintln!(
             "gpufrac: {damaged} rows of sacct cannot be read and were skipped; the first: {error}"
         );

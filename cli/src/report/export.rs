@@ -83,6 +83,7 @@ pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError
             Owner::Nobody | Owner::Gpufrac => match write(&job.id, &summary)? {
                 Ok(()) => told.written += 1,
                 Err(why) => {
+                    // sacctmgr refused it; the text is sacctmgr's. Cure: Run the command as an operator of slurmdbd.
                     eprintln!(
                         "gpufrac: writing the summary of job {} failed: {why}",
                         job.id

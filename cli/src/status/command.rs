@@ -78,6 +78,8 @@ fn show_file(args: &StatusArgs, node: NodeState) -> Result<Exit, CliError> {
     }
     if node.stale {
         let age = gpufrac_page::words::span(now.saturating_sub(node.written.unwrap_or(0)));
+        // The daemon of the node has stopped, or the node is down. Cure: `systemctl status gpufrac-reaperd` on the
+        // node.
         eprintln!(
             "gpufrac: gpufrac-reaperd on node {} has not written for {age}: this is its last state",
             node.node

@@ -267,6 +267,8 @@ fn prepare(
         prepare_mps(node, gpu, device, report)?;
     }
     if let Some(length) = device.pool.options.timeslice {
+        // nvidia-smi is missing, or the driver refused. Cure: Remove `timeslice` from the pool, or set `nvidia_smi` in
+        // `[paths]`.
         match set_timeslice(node, gpu, length) {
             Ok(()) => report.done.push(format!("set the time slice of {gpu}")),
             Err(why) => report.problems.push(Finding::of_machine(
@@ -394,6 +396,8 @@ fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &SwitchError) -> Finding {
 }
 
 fn reset_needed(gpu: &Gpu<'_>) -> Finding {
+    // The driver needs a reset for the change. Cure: Stop all that uses the GPU, `nvidia-smi -i N --gpu-reset`, or
+    // reboot.
     Finding::of_machine(
         format!("{gpu} ({}) will be in MIG mode after a reset", gpu.name()),
         format!(

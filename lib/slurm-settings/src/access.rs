@@ -26,10 +26,13 @@ impl Closed {
     pub(super) fn finding(&self) -> Finding {
         let path = self.path.display();
         let (severity, what) = match &self.slurm_user {
+            // The user of slurmctld may not read the file. Cure: Give the user the right to read the file and its
+            // folders.
             Some(user) => (
                 Severity::Error,
                 format!("slurmctld runs as {user}, which cannot read gpufrac.toml because of this: it refuses every fraction"),
             ),
+            // Users may not read the file. Cure: `chmod go+r` on the file, `go+x` on its folders.
             None => (
                 Severity::Warning,
                 "users' commands cannot read gpufrac.toml: `srun --gres=gpufrac:0.25` inside of a job is refused"

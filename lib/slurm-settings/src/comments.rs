@@ -36,6 +36,8 @@ fn sets_admin_comment(code: &str) -> bool {
 
 pub(super) fn judge(settings: &Settings, found: &mut Vec<Finding>) {
     let writers = settings.comment_writers.iter();
+    // A program of another tool, such as jobstats, replaces the field when a job ends. Cure: Let the program store its
+    // text elsewhere; jobstats can have an external database. `gpufrac why` and the nodes' logs have the reasons.
     found.extend(writers.map(|(place, value)| Finding {
         severity: Severity::Warning,
         place: Some(place.clone()),

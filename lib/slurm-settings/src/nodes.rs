@@ -252,9 +252,12 @@ fn plain_gpus(of: &Counts) -> impl Iterator<Item = (&String, u64)> {
 fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     let is = counts(text.unwrap_or_default());
     if is.is_empty() {
+        // The node's line has no `Gres=`. Cure: Write the line of the hint.
         return Some((Severity::Error, "nothing is counted".into()));
     }
     if sum(&is, "mps") > 0 {
+        // The line has `mps:N` from before gpufrac. Cure: Write the line of the hint; users write `gpufrac:0.5` instead
+        // of `mps:50`.
         return Some((
             Severity::Error,
             "mps is counted, and a job that asks for it gets no GPU of a pool".into(),
@@ -267,6 +270,8 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     for name in names.into_iter().rev().filter(|name| *name != "gpu") {
         let (is, right) = (sum(&is, name), sum(right, name));
         if is != right && (name != "shard" || is != right + plain) {
+            // The number of a GRES differs from the pools. Cure: Write the line of the hint; `gpufrac conf` prints all
+            // lines.
             return Some((
                 Severity::Error,
                 format!("{name} is {is} and must be {right}"),
@@ -290,6 +295,7 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
                 let fault = format!("gpu without its Type `{type_name}`, which requests ask for");
                 return Some((Severity::Warning, fault));
             }
+            // slurm.conf or gres.conf lacks a Type of the pools. Cure: Write the line of the hint.
             None => return Some((Severity::Error, format!("gpu:{type_name} is missing"))),
         }
     }
@@ -311,11 +317,13 @@ fn types_of_shares(right: &Counts, text: Option<&str>) -> Option<(Severity, Stri
         return None;
     }
     if is.keys().all(|(_, type_name)| type_name.is_empty()) {
+        // The nodes register shards with Types. Cure: Write the line of the hint.
         Some((
             Severity::Warning,
             "shard without its Type: steps of jobs that ask for it are refused".into(),
         ))
     } else {
+        // slurm.conf and gpufrac.toml name other Types. Cure: Write the line of the hint.
         Some((
             Severity::Error,
             "shard has other Types than the pools".into(),

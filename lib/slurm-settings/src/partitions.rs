@@ -34,6 +34,7 @@ fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &
         let Some(node) = partition.nodes.iter().find(has_pool) else {
             continue;
         };
+        // A partition without a pool is on nodes of a pool. Cure: Give the partition other nodes, or a pool.
         found.push(Finding {
             severity: Severity::Note,
             place: Some(partition.entry.place().to_string()),
@@ -59,6 +60,8 @@ fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Fin
         return None;
     }
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    // `Nodes=` of the partition and `nodes` of the pool have no node in common. Cure: Add the nodes to the partition,
+    // or take the partition out of the pool.
     Some(Finding {
         severity: Severity::Error,
         place: Some(place.to_string()),
@@ -77,6 +80,8 @@ fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding
     let mut partitions = running.map(|running| &running.partitions);
     let runs = partitions.any(|partitions| partitions.contains_key(name));
     if settings.line_of_partition(name).is_none() && !runs {
+        // A partition is misspelled or missing. Cure: Correct `partitions` of the pool, or add the partition to
+        // slurm.conf.
         found.push(Finding {
             severity: Severity::Error,
             place: Some(settings.slurm_conf()),
@@ -96,6 +101,7 @@ fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding
     ];
     for (key, value) in whole_nodes {
         if let Some((place, _)) = bad(key, &|is| super::rules::is(is, value)) {
+            // The partition is exclusive. Cure: Write the line of the hint.
             found.push(Finding {
                 severity: Severity::Error,
                 place: Some(place),
@@ -109,6 +115,7 @@ fn one(settings: &Settings, config: &Config, name: &str, found: &mut Vec<Finding
     let general = settings.running_value("PreemptMode");
     let suspends_itself = |mode: &str| suspends(mode) && Some(mode) != general;
     if let Some((place, mode)) = bad("PreemptMode", &suspends_itself) {
+        // Suspended jobs would keep their GPU memory. Cure: `PreemptMode=REQUEUE`; [preemption](../preemption.md).
         found.push(Finding {
             severity: Severity::Warning,
             place: Some(place),

@@ -99,6 +99,8 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
 /// The warning about a slurmctld that runs another build of gpufrac than this host has.
 fn other_build(there: Option<&str>, host: &str) -> Option<Finding> {
     let there = there.filter(|there| *there != BUILD)?;
+    // One of the two hosts was not upgraded, or slurmctld was not restarted since. Cure: Install the same build on
+    // both; `systemctl restart slurmctld`.
     Some(Finding {
         severity: Severity::Warning,
         place: Some("sbatch --test-only".to_owned()),

@@ -67,6 +67,7 @@ pub fn guard<T>(what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
         Err(panic) => {
             // The payload of a panic may itself panic when it is dropped.
             let told = catch_unwind(AssertUnwindSafe(move || {
+                // A part of the plugin failed. Slurm goes on. Cure: Report the message with the lines before it.
                 crate::log::error(&format!(
                     "gpufrac: {what}: internal error: {}; please report this",
                     message(panic.as_ref())

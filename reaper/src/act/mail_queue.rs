@@ -40,6 +40,8 @@ impl MailQueue {
                 };
                 if let Err(error) = sent {
                     count.fetch_add(1, Ordering::Relaxed);
+                    // The mail program failed; the text says why. Cure: Correct `[reaper.mail]`; send a mail message by
+                    // hand.
                     log.error(format!(
                         "a mail ({}) was not sent: {error}",
                         message.subject

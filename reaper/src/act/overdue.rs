@@ -111,6 +111,7 @@ impl Cleanup {
         round.report(topic::STRANGERS, found.as_ref());
         let Ok(found) = found else { return };
         for process in found.iter().filter(|p| !self.strangers.contains(p)) {
+            // A process has a device of a slice that is not its job's. Cure: End the process; ask its user.
             round.outside.log.error(format!(
                 "{process} computes without a lease of its job; a process of another job may have passed it an open device"
             ));
@@ -126,6 +127,7 @@ impl Cleanup {
         round.report(topic::UNLEASED, found.as_ref());
         let Ok(found) = found else { return };
         for instance in found.iter().filter(|i| !self.unleased.contains(i)) {
+            // An MIG instance was made by hand. Cure: `gpufrac clean` if it is not needed.
             round.outside.log.warning(format!(
                 "{instance}: no lease names it; gpufrac did not create it and leaves it"
             ));

@@ -135,6 +135,7 @@ fn on_gpus<'a>(
             other => other?,
         };
         let store = node.leases()?;
+        // The slice of an ended job cannot be removed yet. Cure: Follow the text; it is tried again.
         match teardown::gpu_of(node, &session, lease) {
             Ok(gpu) => work(&mut LockedGpu::new(lock, node, &store, gpu, log))?,
             // The other GPUs can still be repaired.

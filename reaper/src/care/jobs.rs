@@ -86,6 +86,7 @@ impl Jobs {
                     }
                     if way == Way::Back {
                         let job = job.job_id;
+                        // The exclusion was taken back. Cure: Nothing.
                         log.info(format!("job {job} may start on this node again"));
                     }
                 }
@@ -107,6 +108,7 @@ fn sent(node: &Node, job: &PutBack, way: Way, now: u64, log: &JobLog) -> Result<
     match way {
         Way::NotYet if now.abs_diff(job.unix) < PATIENCE => return Ok(true),
         Way::Elsewhere => {
+            // The node could not serve the job and excluded itself (`ExcNodeList`). Cure: Nothing.
             log.info(format!(
                 "job {} goes to other nodes while a place here cannot be used",
                 job.job_id
@@ -122,10 +124,12 @@ fn sent(node: &Node, job: &PutBack, way: Way, now: u64, log: &JobLog) -> Result<
             )?;
         }
         Way::Nowhere => {
+            // The job asks for this node alone, or no other has its size. It waits here. Cure: Free the place.
             log.info(format!("no other node could start job {}", job.job_id));
             put_back::forget(node, job)?;
         }
         Way::Refused(why) => {
+            // slurmctld refused the change, or a plugin of the site did. Cure: Follow the text.
             log.warning(format!(
                 "sending job {} to another node failed: {why}; it comes back here in two minutes",
                 job.job_id

@@ -83,6 +83,8 @@ impl Places {
             self.looked = Some(now);
             name_holders(node, place)?;
             if is_new {
+                // A place failed three times, or for two minutes; the text has the answer and who holds it. Cure: Stop
+                // or pause what holds it: `gpufrac check`.
                 log.error(format!("{} is stuck: {}", place.place, place.cause()));
             }
         }
@@ -120,6 +122,8 @@ impl Places {
                 // Noted first: a daemon that is killed in between takes the drain back, too.
                 stuck::note_drain(node, Some(&reason))?;
                 let done = slurm.change(&node.name, Change::Drain(reason.clone()))?;
+                // `stuck = "drain"`, or more than half of a GPU was lost for ten minutes. Cure: As of a stuck place;
+                // the node is resumed by itself.
                 match done {
                     Changed::Node(true) => log.error(format!("drained the node: {reason}")),
                     // An admin's reason stands there already.
@@ -130,6 +134,7 @@ impl Places {
                 let done = slurm.change(&node.name, Change::Undrain(reason))?;
                 stuck::note_drain(node, None)?;
                 if done == Changed::Node(true) {
+                    // The drain was taken back. Cure: Nothing.
                     log.info("the places are free again: the node takes jobs");
                 }
             }
@@ -180,6 +185,8 @@ impl Places {
                         Ok(_) => {}
                         Err(error) => {
                             self.search.pause(now);
+                            // Slurm refuses jobs of root: `DisableRootJobs`, no association of root, a limit. Cure:
+                            // Nothing, or allow root's jobs in the partition.
                             log.warning(format!(
                                 "taking the units of a stuck place out of Slurm's count failed: {error}; each job that starts there goes to another node"
                             ));
@@ -215,10 +222,12 @@ fn try_again(node: &Node, failing: &[Stuck], log: &JobLog) -> Result<(), FileErr
     if !leases.is_empty()
         && let Err(error) = NodeSlices.repair(node, &leases, log)
     {
+        // The text has the driver's answer. Cure: Nothing: it is tried again after 15 s.
         log.warning(format!("freeing a place failed: {error}"));
     }
     if failing.iter().any(|place| place.lost == Lost::Node) && can_serve(node) {
         stuck::work(node, [Lost::Node])?;
+        // What kept the whole node from it is gone. Cure: Nothing.
         log.info("the node can serve jobs again");
     }
     Ok(())

@@ -71,6 +71,7 @@ impl ErrorReports {
                 self.standing.insert(topic, error);
             }
             (None, Some(_)) => {
+                // The operation of an earlier error works. Cure: Nothing.
                 log.info(format!("{topic}: works again"));
                 self.standing.remove(topic);
             }

@@ -90,6 +90,8 @@ fn leave(options: &Options, host: Release) {
             .is_some_and(|value| names_fraction(&value))
     };
     if per_node(options).is_some() || names.any(named) {
+        // The client's plugin cannot work on this host; slurmctld's plugin still does its part. Cure: Install the
+        // packages of the same series on this host.
         log::error(&format!(
             "gpufrac: cli_filter_gpufrac.so of this host: {}",
             release::refusal(host)

@@ -51,6 +51,8 @@ fn init() -> c_int {
             tell_release(release::host());
             let replaces = !SERVED.load(Ordering::Relaxed) && host::is_reconfigured();
             if !settings::start() && replaces {
+                // gpufrac.toml has a mistake, and this Slurm can refuse a reconfigure. Cure: Correct the file and run
+                // `scontrol reconfigure` again.
                 log::error("gpufrac: this reconfigure is refused, slurmctld keeps the old pools");
                 settings::stop();
                 return FAILED;
@@ -63,6 +65,7 @@ fn init() -> c_int {
 
 /// Logs the release of the host, if it is not that of the build.
 fn tell_release(host: Option<Release>) {
+    // slurmctld's release differs from the one of the build, in the same series. Cure: Nothing.
     match host {
         Some(host) if host != Release::BUILT_FOR => log::info(&format!(
             "gpufrac: built for Slurm {}, serving {host}",

@@ -57,6 +57,8 @@ pub fn start() -> bool {
     STOP.store(false, Ordering::Release);
     let mut watcher = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
     if watcher.is_none() {
+        // The thread could not be started. Cure: Restart slurmctld after each change of gpufrac.toml; look for limits
+        // of threads (`TasksMax`).
         match thread::Builder::new()
             .name("gpufrac-conf".into())
             .spawn(watch)
@@ -94,9 +96,11 @@ fn watch() {
             continue;
         }
         seen = now;
+        // The new file has a mistake. Cure: Correct the file and run `scontrol reconfigure` again.
         match read() {
             Ok(known) => {
                 CURRENT.store(Some(Arc::new(Ok(known))));
+                // The pools of the new file are in force. Cure: Nothing.
                 log::info("gpufrac: configuration read again");
             }
             // The old configuration stays in force: a typing mistake must not stop a running cluster.

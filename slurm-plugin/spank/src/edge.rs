@@ -108,6 +108,8 @@ unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut 
     for option in [&IDLE_OPTION, &BURST_OPTION] {
         if let Err(reason) = spank.register(option) {
             let name = option.name.to_string_lossy();
+            // The option was not registered. Jobs start without it. Cure: Admins: the `optional` line of
+            // [install](../install.md) in plugstack.conf.
             log::error(&format!("gpufrac: no option --{name}: {reason}"));
         }
     }
@@ -406,8 +408,10 @@ fn give_back(spank: Spank, unfit: Unfit) {
         client.requeue(&job, hold).map(|()| true)
     };
     match Client::of_host().and_then(|client| tell(&client)) {
+        // The job is requeued, because its slice is missing. Cure: Nothing.
         Ok(true) => log::info(&format!("gpufrac: job {job_id}: requeued")),
         Ok(false) => {}
+        // The job ends, because its slice is missing and it cannot be requeued. Cure: Submit the job again.
         Err(refused) => log::error(&format!("gpufrac: job {job_id} ends: {refused}")),
     }
 }

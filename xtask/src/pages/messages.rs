@@ -1,7 +1,6 @@
 //! docs/admin/messages: a row for each message of the programs and plugins.
 //!
-//! The words of an error stand in the comment of its variant: the cause, then `Cure:` and what to do. Those of log
-//! lines, of stderr, and of the findings of `gpufrac check` and node-setup are written in the page.
+//! The words of a row stand in the comment above the message: the cause, then `Cure:` and what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,9 +36,9 @@ fn in_source(path: &str) -> bool {
 pub(super) fn update(code: &[(&str, String)], pages: &mut [Page]) -> Result<Vec<String>> {
     let mut found: Vec<(&str, Message)> = Vec::new();
     for (path, text) in code.iter().filter(|(path, _)| in_source(path)) {
-        let file = syn::parse_file(text).with_context(|| format!("reading {path} failed"))?;
         let of_rules = RULES.iter().any(|folder| path.starts_with(folder));
-        let messages = source::messages(&file, of_rules);
+        let messages =
+            source::messages(text, of_rules).with_context(|| format!("reading {path} failed"))?;
         found.extend(messages.into_iter().map(|message| (*path, message)));
     }
     let mut by_text: BTreeMap<&str, Vec<&Message>> = BTreeMap::new();
@@ -60,17 +59,23 @@ pub(super) fn update(code: &[(&str, String)], pages: &mut [Page]) -> Result<Vec<
             };
             let text = table::text(&cells[0]);
             if let Some(messages) = by_text.get(text) {
-                lines.push(match words(messages, &cells[1..]) {
-                    Words::OfError(cause, cure) => table::row(&[&table::code(text), cause, cure]),
-                    Words::OfPage => line.to_owned(),
-                    Words::Unknown => {
-                        let path = &page.path;
-                        wrong.push(format!(
-                            "{path}: write the words of one of the errors for: {text}"
-                        ));
-                        line.to_owned()
-                    }
-                });
+                let mut words = messages.iter().filter_map(|message| message.words.as_ref());
+                let is_right = |(cause, cure): &(String, String)| cells[1..] == [&**cause, &**cure];
+                lines.push(
+                    match (words.clone().any(is_right), words.next(), words.next()) {
+                        (false, Some((cause, cure)), None) => {
+                            table::row(&[&table::code(text), cause, cure])
+                        }
+                        (false, Some(_), Some(_)) => {
+                            let path = &page.path;
+                            wrong.push(format!(
+                                "{path}: write the words of one of the messages for: {text}"
+                            ));
+                            line.to_owned()
+                        }
+                        (true, ..) | (_, None, _) => line.to_owned(),
+                    },
+                );
                 listed.insert(text.to_owned());
             }
         }
@@ -91,34 +96,13 @@ pub(super) fn update(code: &[(&str, String)], pages: &mut [Page]) -> Result<Vec<
             .is_some_and(|words| insert(pages, before, &message.text, words))
         {
             wrong.push(format!(
-                "{path}: write a row in {FOLDER} for: {}",
+                "{path}: write cause and `Cure:` in the comment above: {}",
                 message.text
             ));
         }
         listed.insert(message.text.clone());
     }
     Ok(wrong)
-}
-
-/// The place of a row's words.
-enum Words<'a> {
-    OfError(&'a str, &'a str),
-    OfPage,
-    /// Several errors have the text, and the row has the words of none.
-    Unknown,
-}
-
-fn words<'a>(messages: &[&'a Message], row: &[String]) -> Words<'a> {
-    let of_errors = messages.iter().filter_map(|message| message.words.as_ref());
-    let mut of_errors = of_errors.map(|(cause, cure)| [cause, cure]);
-    if of_errors.clone().any(|words| row.iter().eq(words)) {
-        return Words::OfPage;
-    }
-    match (of_errors.next(), of_errors.next()) {
-        (Some([cause, cure]), None) => Words::OfError(cause, cure),
-        (None, _) => Words::OfPage,
-        _ => Words::Unknown,
-    }
 }
 
 /// Writes a new row behind that of the nearest message before it; false if no page has one.

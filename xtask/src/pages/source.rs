@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ExprLit, Lit, LitStr, Meta, Token};
 
 /// A text with fewer letters only passes on another message.
 const FEWEST_LETTERS: usize = 6;
 
-/// The start of the line with the last cell of a row.
+/// The word before the last cell of a row.
 const CURE: &str = "Cure: ";
 
 /// A message of the source.
@@ -18,29 +19,37 @@ const CURE: &str = "Cure: ";
 pub(super) struct Message {
     /// The first line, with `…` for each value.
     pub(super) text: String,
-    /// Cause and cure, which the comment of an error has.
+    /// Cause and cure, which the comment above it has.
     pub(super) words: Option<(String, String)>,
 }
 
-/// The messages of a file. The cure of an error is in its comment, or in its arm of a table: `.cure("…")`. Rules are
-/// files with findings, which are pairs of a severity and a text.
-pub(super) fn messages(file: &syn::File, of_rules: bool) -> Vec<Message> {
+/// The messages of a file. Cause and cure of a message are in the comment of the error's variant, or in the one above
+/// the expression, arm or statement with the text; the cure of an error can also be in its arm of a table:
+/// `.cure("…")`. Rules are files with findings, which are pairs of a severity and a text.
+pub(super) fn messages(text: &str, of_rules: bool) -> syn::Result<Vec<Message>> {
+    let file = syn::parse_file(text)?;
     let mut found = Found {
+        lines: text.lines().map(str::trim).collect(),
+        starts: Vec::new(),
         messages: Vec::new(),
         causes: Vec::new(),
         cures: BTreeMap::new(),
         of_rules,
     };
-    found.visit_file(file);
+    found.visit_file(&file);
     for (message, error, cause) in found.causes {
         if let Some(cure) = found.cures.remove(&error) {
             found.messages[message].words = Some((cause, cure));
         }
     }
-    found.messages
+    Ok(found.messages)
 }
 
-struct Found {
+struct Found<'a> {
+    /// The lines of the file.
+    lines: Vec<&'a str>,
+    /// The first lines of what is around, up to the statement.
+    starts: Vec<usize>,
     messages: Vec<Message>,
     /// The message, `Enum::Variant` and the cause of each error without a cure in its comment.
     causes: Vec<(usize, String, String)>,
@@ -49,13 +58,29 @@ struct Found {
     of_rules: bool,
 }
 
-impl Found {
+impl<'ast> Found<'ast> {
     fn add(&mut self, text: Option<String>, words: Option<(String, String)>) {
         let text = text.map(|text| fixed_parts(&text));
         let letters = |text: &String| text.chars().filter(|c| c.is_alphabetic()).count();
         if let Some(text) = text.filter(|text| letters(text) >= FEWEST_LETTERS) {
             self.messages.push(Message { text, words });
         }
+    }
+
+    /// The words in the comment that ends above the line.
+    fn words_above(&self, line: usize) -> Option<(String, String)> {
+        let above = self.lines[..line - 1].iter().rev();
+        let above = above.map_while(|line| line.strip_prefix("// "));
+        let mut comment: Vec<String> = above.map(str::to_owned).collect();
+        comment.reverse();
+        words(&comment)
+    }
+
+    /// Visits the inside of what begins at this place.
+    fn inside(&mut self, start: proc_macro2::Span, visit: impl FnOnce(&mut Self)) {
+        self.starts.push(start.start().line);
+        visit(self);
+        self.starts.pop();
     }
 
     /// The text of `#[error(...)]`, with the words of the comment above it.
@@ -84,11 +109,19 @@ impl Found {
     fn said<'a>(&mut self, mut arguments: impl Iterator<Item = &'a Expr>) {
         let first = arguments.next();
         let text = if first.is_some_and(is_severity) { arguments.next() } else { first };
-        self.add(text.and_then(literal), None);
+        let Some(expr) = text else { return };
+        self.starts.push(expr.span().start().line);
+        let words = self
+            .starts
+            .iter()
+            .rev()
+            .find_map(|line| self.words_above(*line));
+        self.add(literal(expr), words);
+        self.starts.pop();
     }
 }
 
-impl<'ast> Visit<'ast> for Found {
+impl<'ast> Visit<'ast> for Found<'_> {
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
         let of_tests = |attribute: &Attribute| {
             attribute.path().is_ident("cfg")
@@ -112,6 +145,21 @@ impl<'ast> Visit<'ast> for Found {
         }
     }
 
+    /// A block has messages of its own.
+    fn visit_block(&mut self, block: &'ast syn::Block) {
+        let around = std::mem::take(&mut self.starts);
+        visit::visit_block(self, block);
+        self.starts = around;
+    }
+
+    fn visit_stmt(&mut self, stmt: &'ast syn::Stmt) {
+        self.inside(stmt.span(), |found| visit::visit_stmt(found, stmt));
+    }
+
+    fn visit_expr(&mut self, expr: &'ast Expr) {
+        self.inside(expr.span(), |found| visit::visit_expr(found, expr));
+    }
+
     fn visit_arm(&mut self, arm: &'ast syn::Arm) {
         let path = match &arm.pat {
             syn::Pat::Path(pattern) => Some(&pattern.path),
@@ -122,7 +170,7 @@ impl<'ast> Visit<'ast> for Found {
         if let (Some(path), Some(cure)) = (path, cure(&arm.body)) {
             self.cures.insert(names(path), sentence(&cure));
         }
-        visit::visit_arm(self, arm);
+        self.inside(arm.span(), |found| visit::visit_arm(found, arm));
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
@@ -155,10 +203,12 @@ impl<'ast> Visit<'ast> for Found {
     }
 
     fn visit_field_value(&mut self, field: &'ast syn::FieldValue) {
+        self.starts.push(field.span().start().line);
         if self.of_rules && matches!(&field.member, syn::Member::Named(name) if name == "what") {
             self.said(std::iter::once(&field.expr));
         }
-        visit::visit_field_value(self, field);
+        self.starts.pop();
+        self.inside(field.span(), |found| visit::visit_field_value(found, field));
     }
 
     fn visit_macro(&mut self, called: &'ast syn::Macro) {
@@ -259,12 +309,11 @@ pub(super) fn comment(attributes: &[Attribute]) -> Vec<String> {
     lines.map(|line| line.trim().to_owned()).collect()
 }
 
-/// Cause and cure of a comment whose last lines are a cure.
+/// Cause and cure of a comment that ends with a cure.
 fn words(comment: &[String]) -> Option<(String, String)> {
-    let cure = comment.iter().position(|line| line.starts_with(CURE))?;
-    let (cause, cure) = comment.split_at(cure);
-    let cure = cure.join(" ");
-    Some((cause.join(" "), cure.strip_prefix(CURE)?.to_owned()))
+    let comment = comment.join(" ");
+    let (cause, cure) = comment.split_once(CURE)?;
+    Some((cause.trim_end().to_owned(), cure.to_owned()))
 }
 
 #[cfg(test)]
@@ -293,6 +342,8 @@ mod tests {
                     E::C => { new(Hold).cure("wait for one") }
                     _ => other,
                 }
+                // Above a statement. Cure: the
+                // statement's.
                 log.error(format!("no {what} here"));
                 fault(Severity::Error, "nothing is counted", fix);
                 a.extend(vec![(Severity::Warning, format!("{a} is missing"))]);
@@ -300,8 +351,7 @@ mod tests {
             }
             #[cfg(test)]
             mod tests { fn f() { log.error("of a test only"); } }"#;
-        let file = syn::parse_str(code).expect("the code can be read");
-        let found = messages(&file, true);
+        let found = messages(code, true).expect("the code can be read");
         let texts: Vec<&str> = found.iter().map(|message| message.text.as_str()).collect();
         assert_eq!(
             texts,
@@ -318,6 +368,12 @@ mod tests {
         assert_eq!(found[0].words, Some(words));
         let words = ("Another cause.".to_owned(), "Wait for one.".to_owned());
         assert_eq!(found[1].words, Some(words));
-        assert_eq!(messages(&file, false).len(), 4);
+        let words = ("Above a statement.".to_owned(), "the statement's.".to_owned());
+        assert_eq!(found[2].words, Some(words));
+        assert_eq!(found[3].words, None);
+        assert_eq!(
+            messages(code, false).expect("the code can be read").len(),
+            4
+        );
     }
 }

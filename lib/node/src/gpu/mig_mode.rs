@@ -225,6 +225,8 @@ pub fn switch(
     if before != now {
         return Err(SwitchError::Renumbered { gpu, before, now });
     }
+    // A job needed the GPU in the other mode: MIG was switched off, the GPU was busy at node-setup, or the pool has
+    // `whole = "bare"`. Cure: Nothing.
     locked.log.info(format!(
         "switched MIG {} for {gpu} in {} ms",
         if on { "on" } else { "off" },

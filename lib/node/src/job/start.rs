@@ -74,6 +74,7 @@ fn load(job: &JobEnv) -> Result<Node, NodeError> {
     if let Some(text) = text.filter(|_| node.has_pools())
         && let Err(error) = last_good::keep(Path::new(LAST_GOOD), &job.config, &job.node, &text)
     {
+        // The last good copy could not be written. Cure: Free space in /var/lib/gpufrac.
         log.warning(format!(
             "keeping a copy of the configuration failed: {error}"
         ));

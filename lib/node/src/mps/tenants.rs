@@ -117,6 +117,7 @@ impl<'a> Tenants<'a> {
             Health::Good(_) => self.give_back(),
             // The next job replaces it.
             Health::Absent => {
+                // The control daemon died. Jobs on it lost their contexts. Cure: Nothing: the next job gets a new one.
                 self.log.error(format!(
                     "the control daemon of `{}` died; it is replaced with the next job",
                     self.mps.folder
@@ -124,6 +125,7 @@ impl<'a> Tenants<'a> {
                 false
             }
             Health::Hung(error) => {
+                // The daemon is unusable; the text before says why. Cure: Nothing: it is replaced with the next job.
                 self.log
                     .error(format!("{error}; it is replaced with the next job"));
                 false
@@ -168,6 +170,7 @@ impl<'a> Tenants<'a> {
 
     fn note_left(&self, count: usize) {
         if count > 0 {
+            // Processes of the user's MPS server hang. Cure: Nothing, unless they stay: then look for Xid errors.
             self.log.warning(format!(
                 "{count} processes that user {} created from the job's MPS server have not ended yet; gpufrac does not wait for them",
                 self.lease.user
@@ -196,6 +199,8 @@ impl<'a> Tenants<'a> {
     /// ends (MPS guide, error containment), so ending it loses nothing.
     fn replace_faulty(&self, servers: &[Server]) {
         for server in servers.iter().filter(|server| server.is_faulty()) {
+            // A client caused a fault, and MPS ends all clients of a server together. Cure: Tell the users of the jobs;
+            // a private daemon (`tenancy = "private"`) avoids it.
             self.log.error(format!(
                 "MPS server {} is in state {}: a client of one of the jobs {} caused a fault, and all of them lost their contexts; the server is replaced",
                 server.pid,
@@ -213,6 +218,7 @@ impl<'a> Tenants<'a> {
     fn end_clients(&self, server: &Server) -> Result<(), MpsError> {
         for client in self.daemon.clients(server.pid)? {
             if self.is_own(client) {
+                // A process of the ended job was still a client. Cure: Nothing: it is terminated.
                 self.log.warning(format!(
                     "process {client} of the job is still a client of MPS: terminated"
                 ));

@@ -135,6 +135,8 @@ pub fn check(node: &Node) -> Vec<Finding> {
 fn no_space(node: &Node) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(why) = space::shortage(&node.run) {
+        // The file system of `/run/gpufrac` is full or read-only: see the next three rows. Cure: Free room, or mount it
+        // writable.
         found.push(Finding::of_machine(
             format!(
                 "`{}` cannot take a lease: {why}: jobs go back to the queue",
@@ -149,6 +151,7 @@ fn no_space(node: &Node) -> Vec<Finding> {
         None => space::not_appendable(&records).map(|error| error.to_string()),
     };
     found.extend(why.map(|why| {
+        // The same of `/var/lib/gpufrac`, or the file is immutable. Cure: Free room, mount it writable, `chattr -i`.
         Finding::of_machine(
             format!("`{}` cannot take a usage record: {why}: the use of slices is not recorded", records.display()),
             "free room there, mount it writable, or take the attribute away (`lsattr`, `chattr -i -a`)",
@@ -160,6 +163,7 @@ fn no_space(node: &Node) -> Vec<Finding> {
 /// The findings about leases of another node.
 fn foreign_leases(node: &Node, leases: &[Lease], found: &mut Vec<Finding>) {
     for lease in leases.iter().filter(|lease| lease.node != node.name) {
+        // `/run/gpufrac` was copied from another node. Cure: `gpufrac lease drop`.
         found.push(Finding::of_machine(
             format!(
                 "the lease {} is of node {}: it was copied to this node, and no GPU here has its slice",
@@ -195,6 +199,8 @@ fn without_lists(node: &Node) -> Vec<Finding> {
         dir.is_ok_and(|dir| !dir.keeps_lists())
     });
     let finding = |folder: &PathBuf| {
+        // The file system has no POSIX access lists, such as NFS 4. Cure: Put the folder on ext4, xfs, tmpfs or NFS 3;
+        // see [private-data.md](../private-data.md).
         Finding::of_machine(
             format!(
                 "PrivateData hides jobs, and the file system of `{}` keeps no access lists (acl(5)): users cannot read about their own jobs there, only root can",
@@ -283,6 +289,7 @@ fn one_gpu(
         found.extend(instances(machine.node, gpu)?);
     }
     for difference in differences {
+        // MIG is off. Cure: `gpufrac node-setup` switches MIG on, or says how.
         match difference {
             Difference::MigMode(mode) => found.push(Finding::of_machine(
                 format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name()),
@@ -321,6 +328,7 @@ fn wrong_mode(node: &Node, gpu: &Gpu<'_>, pool: &Pool) -> Option<Finding> {
         ),
         (None, _) => return None,
     };
+    // `nvidia-smi -c` changed the mode under jobs, or at boot. Cure: The `nvidia-smi` of the hint.
     Some(Finding::of_machine(
         format!(
             "{gpu} is in compute mode {}: {then}",
@@ -365,6 +373,8 @@ fn instances(node: &Node, gpu: &Gpu<'_>) -> Result<Vec<Finding>, NvmlError> {
 
 /// The finding about a lease whose instance another program destroyed.
 fn of_lost(lease: &Lease) -> Finding {
+    // An admin, `nvidia-smi mig -dgi` in a script, nvidia-mig-manager, or a reset of the GPU destroyed the instance of
+    // a running job. Cure: Keep that tool off the node; requeue or cancel the job.
     Finding::of_machine(
         format!(
             "job {}: its MIG instance on {} is gone, and was not destroyed by gpufrac: CUDA fails in the job",
@@ -491,6 +501,7 @@ fn recorded(
         };
         Ok(caps_major == record.caps_major && entry.is_none_or(|entry| entry.major == major))
     };
+    // The driver was loaded again since node-setup. Cure: `gpufrac node-setup`.
     match numbers() {
         Ok(true) => {}
         Ok(false) => found.push(Finding::of_machine(

@@ -111,6 +111,7 @@ pub(super) fn lost(machine: &Machine<'_>) -> Vec<Finding> {
     };
     let lost = recorded.iter().filter(is_lost);
     let told = lost.map(|gpu| {
+        // The GPU fell off the bus, or was removed. Cure: Drain the node, look for `Xid` in the kernel's log, reboot.
         Finding::of_machine(
             format!(
                 "GPU {} ({}) of pool `{}` was present at the last node-setup, but the driver does not show it now",
@@ -148,6 +149,7 @@ pub(super) fn differences(
     }
     let mode = gpu.mig_mode()?;
     if pool.switches_mig() && mode != MigMode::Unsupported && !gpu.mig_switches_without_reset()? {
+        // The model is older than Hopper. Cure: Write `whole = "mig"` in the pool, or leave the key out.
         return Ok(vec![Difference::Unfit(Finding::of_machine(
             format!(
                 "{gpu} ({}) changes its MIG mode only by a reset, and pool `{}` has whole = \"bare\"",
@@ -174,6 +176,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     let mut found = Vec::new();
     let pool = device.pool;
     if gpu.mig_mode()? == MigMode::On {
+        // The mechanism needs MIG off. Cure: `nvidia-smi -i N -mig 0`, or give the pool mechanism `mig` or `mig+mps`.
         found.push(Finding::of_machine(
             format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name(), pool.name, pool.mechanism),
             format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
@@ -181,6 +184,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     }
     let (memory, expected) = (gpu.memory()?, pool.gpu_memory);
     if !memory.is_about(expected) {
+        // The pool names another model. Cure: Set `gpu` of the pool to this model, or `memory`.
         found.push(Finding::of_machine(
             format!(
                 "{gpu} ({}) has {memory}, and pool `{}` expects {expected}",
@@ -192,6 +196,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     }
     let capability = gpu.compute_capability()?;
     if pool.mechanism.uses_mps() && capability < VOLTA {
+        // MPS before Volta has no limits. Cure: Use mechanism `timeslice` or `hami`.
         found.push(Finding::of_machine(
             format!("{gpu} ({}) is older than Volta (compute capability {capability}), and MPS limits nothing on it", gpu.name()),
             "share it with mechanism timeslice or hami",

@@ -45,6 +45,8 @@ impl Unit {
         if !is_installed || is_enabled(root, &file) {
             return None;
         }
+        // The unit gpufrac-node-setup or gpufrac-reaperd is installed and not enabled. Cure: `systemctl enable` as the
+        // hint says.
         Some(Finding {
             severity: Severity::Warning,
             ..Finding::of_machine(
@@ -61,6 +63,8 @@ const MIG_MANAGER: &str = "nvidia-mig-manager";
 /// A warning if another service makes MIG instances at boot.
 pub(super) fn other_mig_manager(root: &Path) -> Option<Finding> {
     let unit = format!("{MIG_MANAGER}.service");
+    // nvidia-mig-manager of a site with static MIG is still enabled. Cure: `systemctl disable nvidia-mig-manager`;
+    // `gpufrac clean`.
     is_enabled(root, &unit).then(|| Finding {
         severity: Severity::Warning,
         ..Finding::of_machine(

@@ -118,6 +118,8 @@ fn needs_slices(
         if job.is_over_by(info) {
             // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
             // remains of an earlier run.
+
+            // The job ended while its prolog ran. Cure: Nothing.
             request
                 .log
                 .info("the job has already ended; no slice is created");
@@ -178,11 +180,14 @@ fn give_back_gpu(attempt: &Attempt<'_>, session: &mut Option<Session>, waiting: 
         attempt.give_back(session, &mut locks.line(attempt.device.gpu_index)?, waiting)
     });
     if let Err(failed) = given_back {
+        // One GPU of a job with several could not be made, and another one that was made could not be taken back at
+        // once. Cure: Nothing: the epilog removes the slice.
         attempt.log.warning(format!(
             "taking back GPU {} failed: {failed}; the job's epilog removes its slice",
             attempt.device.gpu_index
         ));
         if let Err(failed) = release::mark_all(attempt.node, attempt.job.job_id, attempt.log) {
+            // As above, and the lease could not be written. Cure: See the cause that the line gives.
             attempt
                 .log
                 .warning(format!("marking the job's slices failed: {failed}"));
@@ -260,6 +265,8 @@ fn try_for_a_while(
         }
         let why = error.to_string();
         if why != said {
+            // The prolog waits for the reason that follows. Cure: Nothing, unless it repeats for minutes: then follow
+            // the text.
             attempt.log.info(format!("waiting: {why}"));
             said = why;
         }
@@ -299,6 +306,7 @@ fn works_again(node: &Node, leases: &[Lease], log: &JobLog) {
     let devices = leases.iter().map(|lease| lease.slice.device_index);
     let lost = devices.map(Lost::Device).chain([Lost::Node]);
     if let Err(error) = stuck::work(node, lost) {
+        // The same: a place that works is still known as failing. Cure: The same.
         log.warning(format!("forgetting earlier failures failed: {error}"));
     }
 }

@@ -12,10 +12,13 @@ pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) 
     match slurm.drain(&node.name, reason) {
         Ok(Drained::Done) => return true,
         Ok(Drained::Reasoned(reason)) => {
+            // The node was drained before; Slurm keeps the first reason. Cure: Nothing.
             log.info(format!(
                 "the node was drained before, and Slurm keeps the first reason: {reason}"
             ));
         }
+        // slurmctld did not answer; the node is drained by the failed program, with Slurm's own reason. Cure: Read the
+        // node's syslog for the reason.
         Err(error) => log.warning(format!("setting the node's drain reason failed: {error}")),
     }
     false

@@ -89,6 +89,8 @@ fn call(
 ) {
     let limit = node.config.hooks.time_limit;
     let failed = |why: &dyn std::fmt::Display| {
+        // A program of `[hooks]` did not start, did not end in time, or others than root can change it. Cure: `gpufrac
+        // check`; raise `time_limit`. Nothing else depends on it.
         log.warning(format!("hook {hook} `{program}` failed: {why}"));
     };
     // A program that others can change would run as root.

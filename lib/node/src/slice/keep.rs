@@ -63,6 +63,8 @@ pub(super) fn keep(
     match try_to_keep(node, store, lock, lease, log) {
         Ok(()) => true,
         Err(error) => {
+            // The instance could not be kept for the next job; it is destroyed. Cure: Nothing, unless it repeats: then
+            // follow the text.
             log.warning(format!("keeping {} failed: {error}", lease.place()));
             false
         }
@@ -125,12 +127,14 @@ pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
     let ended = teardown::begin(locked.store, locked.lock(), kept)
         .and_then(|retried| teardown::end(locked, kept, retried));
     match &ended {
+        // The kept instance was needed, or its time was over. Cure: Nothing.
         Ok(_) => locked.log.info(format!(
             "destroyed {}, which was kept for user {} after job {}",
             kept.place(),
             kept.user,
             kept.job_id
         )),
+        // The driver or a process keeps the instance. Cure: It is tried again; `gpufrac clean` shows it.
         Err(error) => locked.log.warning(format!(
             "{}, which was kept after job {}, cannot be destroyed yet: {error}",
             kept.place(),

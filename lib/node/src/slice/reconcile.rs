@@ -33,12 +33,14 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
             continue;
         }
         let (job, was) = (lease.job_id, lease.state);
+        // An epilog had died. The lease is removed. Cure: Nothing.
         match end(locked, &mut lease) {
             Ok(()) => log.info(format!(
                 "ended the lease of job {job}, which was left {was} on {}",
                 lease.place()
             )),
             Err(error) => {
+                // The slice of an ended job cannot be removed yet. Cure: Follow the text; it is tried again.
                 log.warning(format!(
                     "ending the lease of job {job}, left {was} on {}, failed for now: {error}",
                     lease.place()
@@ -72,6 +74,7 @@ pub fn evict_finished(
             continue;
         }
         if start.elapsed() > ASK_LIMIT {
+            // slurmctld is slow. Cure: Nothing: the rest is checked later.
             log.warning("Slurm answers slowly; the jobs of the other leases are checked later");
             break;
         }
@@ -80,6 +83,7 @@ pub fn evict_finished(
             Ok(None) => true,
             Ok(Some(info)) => info.has_ended_run(lease.restart_count),
             Err(error) => {
+                // slurmctld did not answer, so the lease stays. Cure: Check `scontrol ping`; it is tried again.
                 log.warning(format!(
                     "asking Slurm whether job {job} on {} has ended failed: {error}",
                     lease.place()
@@ -100,10 +104,12 @@ pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
     let job = lease.job_id;
     let ended = end(locked, lease);
     match &ended {
+        // The job's epilog did not run, for example after a power loss. Cure: Nothing.
         Ok(()) => log.warning(format!(
             "ended the lease of job {job} on {}: Slurm reports that the job has ended, but its epilog did not run",
             lease.place()
         )),
+        // The slice of an ended job cannot be removed yet. Cure: Follow the text; it is tried again.
         Err(error) => log.warning(format!(
             "ending the lease of job {job}, which has ended, failed for now: {error}"
         )),

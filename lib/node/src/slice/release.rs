@@ -157,6 +157,8 @@ fn note(node: &Node, leases: &[Lease], log: &JobLog) -> Vec<Epilog> {
     let note = |(gpu, job)| Ok::<_, ReleaseError>(node.locks()?.note_epilog(gpu, job)?);
     let mut notes = Vec::new();
     for gpu in gpus {
+        // Programs that wait for this GPU do not know that an epilog is coming. Cure: Follow the text: space and rights
+        // of /run/gpufrac.
         match note(gpu) {
             Ok(note) => notes.push(note),
             Err(error) => log.warning(format!(
@@ -182,6 +184,7 @@ fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
         if lease.state != LeaseState::Active {
             continue;
         }
+        // The lease could not be marked. Cure: Follow the text; the epilog goes on.
         match store.mark_releasing_without_lock(lease) {
             Ok(()) => reached("release.releasing_written"),
             Err(error) => log.warning(format!(
@@ -196,6 +199,7 @@ fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
 fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError {
     let (kept, other) =
         if next.drains() && !first.drains() { (next, first) } else { (first, next) };
+    // One of several slices of the job stays. Cure: Follow the text; it is tried again.
     log.error(format!("releasing one of the slices failed: {other}"));
     kept
 }
@@ -266,6 +270,7 @@ impl Release<'_> {
             return Ok(Tried::Done);
         };
         if keeps && keep::keep(self.node, self.store, &lock, &lease, self.log) {
+            // `reuse` is set. The next job of the same user gets the instance at once. Cure: Nothing.
             self.log
                 .info(format!("keeps {} for user {}", lease.place(), lease.user));
             self.session = session;
@@ -326,10 +331,15 @@ pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Ex
         Err(error) if !error.drains() => {
             // Not a fault of the node. The lease records what must be done, its place stays taken, and the next
             // prolog on this GPU tries again.
+
+            // The slice is still in use or the driver is busy. Cure: Nothing: the reaper, the next prolog or epilog try
+            // again.
             log.error(format!("the slice cannot be released yet: {error}"));
             Exit::Done
         }
         Err(error) => {
+            // The slice stays, and the node is drained. Cure: Follow the text; then `scontrol update NodeName=NODE
+            // State=RESUME`.
             log.error(format!("the slice cannot be released: {error}"));
             let reason = format!("the slice of job {job_id} cannot be released: {error}");
             drain(node, slurm, &reason, log);

@@ -49,6 +49,7 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
     let rights = match Rights::beside(lease, node) {
         Ok(rights) => rights,
         Err(why) => {
+            // The processes of the job could not be looked at. Cure: Follow the text.
             return log.error(format!(
                 "ending the processes that hold the job's devices failed: {why}"
             ));
@@ -62,6 +63,7 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
     let mut said = Vec::new();
     let mut say = |pid: i32, what: String| {
         if !said.contains(&pid) {
+            // The process survived its job with an open device. Cure: Nothing: it is killed.
             log.warning(format!("{what}: it is killed"));
             said.push(pid);
         }
@@ -76,6 +78,7 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
             return;
         }
         if start.elapsed() > patience {
+            // The processes hang in the driver. Cure: Look for Xid errors; reboot the node if they stay.
             return log.error(format!(
                 "processes of user {} that hold devices of the job open do not end",
                 lease.user_id
@@ -181,6 +184,7 @@ pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
         while !remove(&group, MOST_GROUPS) {
             let left = kill(&group, log);
             if start.elapsed() > PATIENCE {
+                // A job made too many control groups to remove. Cure: Remove the folder by hand when the job has ended.
                 log.error(format!(
                     "`{}` is not removed: its user created too many groups in it",
                     group.display()
@@ -246,6 +250,7 @@ fn kill(group: &Path, log: &JobLog) -> usize {
                 continue;
             }
             count += 1;
+            // The process survived its job. Cure: Nothing: it is killed.
             log.warning(format!(
                 "process {pid} is in the remains of the job's control group: it is killed"
             ));

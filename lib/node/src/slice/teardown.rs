@@ -153,6 +153,8 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     }
     // Without it the record says that nothing is known of the use; the allocation is recorded nevertheless.
     let tally = usage::measured(&node.run, &SliceKey::of(lease)).unwrap_or_else(|error| {
+        // The sums of gpufrac-reaperd could not be read. The record says that the use is unknown. Cure: Follow the
+        // text.
         log.warning(format!(
             "the use of {} is not in its usage record: {error}",
             lease.place()
@@ -171,6 +173,9 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     );
     if let Err(error) = usage::record(&node.state, &record, retried) {
         // The slice must go back to the pool nevertheless; the line says what was lost.
+
+        // The usage record could not be written; sacct is not affected. Cure: Free space, and correct the path in
+        // `[paths]`.
         log.error(format!(
             "writing the usage record failed ({} s of {} lost): {error}",
             record.seconds, record.profile

@@ -150,6 +150,8 @@ impl<'a> Waiting<'a> {
             return;
         }
         self.is_shown = true;
+        // The job waits in line at its GPU, or for what the text names. Cure: Nothing, unless it repeats for minutes:
+        // then follow the text.
         self.log.info(format!("the job {what}"));
         if let (Hook::Prolog, Some(slurm)) = (self.hook, self.slurm) {
             slurm.explain(self.job_id, &format!("the job {what}"));

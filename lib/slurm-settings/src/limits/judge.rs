@@ -142,15 +142,19 @@ fn of_gpus(limit: &Limit, site: &Site<'_>) -> Option<Finding> {
     }
     let limited = shown(limit, of);
     match (is_minimum, limit.denies) {
+        // The same, with `DenyOnLimit`. Cure: The `sacctmgr` of the hint.
         (true, true) => Some(site.fault(
             format!("{limited}: every fraction is refused, because Slurm counts no gres/gpu for it"),
             limit,
         )),
+        // A QOS has `MinTRES` of GPUs. Cure: The `sacctmgr` of the hint.
         (true, false) => Some(site.fault(
             format!("{limited}: every fraction waits for ever (QOSMinGRES), because Slurm counts no gres/gpu for it"),
             limit,
         )),
         (false, _) if limit.gres.contains_key(own) => None,
+        // A QOS or an association limits `gres/gpu`, a Type of GPUs that ended, or mps; a fraction is none of them.
+        // Cure: The `sacctmgr` of the hint: 100 of gpufrac's count for each GPU.
         (false, _) => Some(site.fault(
             format!("{limited} limits no fraction: Slurm counts it as gres/{own}"),
             limit,
@@ -164,6 +168,7 @@ fn of_shards(limit: &Limit, site: &Site<'_>) -> Option<Finding> {
     let limited = shown(limit, |name| name == "shard");
     if limit.key == "MinTRES" {
         return (most > 0).then(|| {
+            // A QOS has `MinTRES` of shards. Cure: The `sacctmgr` of the hint.
             site.fault(
                 format!("{limited}: a fraction below it waits for ever (QOSMinGRES), and so does a whole GPU, which has no shards"),
                 limit,
@@ -171,10 +176,13 @@ fn of_shards(limit: &Limit, site: &Site<'_>) -> Option<Finding> {
         });
     }
     match (site.sizes_over(most), limit.denies) {
+        // The same, with `DenyOnLimit`. Cure: As above.
         (Some(over), true) if !limit.is_of_minutes() => Some(site.fault(
             format!("{limited} counts parts of GPUs, 100 a GPU: a request for {over} is refused"),
             limit,
         )),
+        // A limit on `gres/shard` is below a size on offer. Cure: The `sacctmgr` of the hint permits each size once;
+        // write a larger number for more.
         (Some(over), false) if !limit.is_of_minutes() => Some(site.fault(
             format!(
                 "{limited} counts parts of GPUs, 100 a GPU: a request for {over} waits for ever"
@@ -182,6 +190,7 @@ fn of_shards(limit: &Limit, site: &Site<'_>) -> Option<Finding> {
             limit,
         )),
         _ if limit.gres.contains_key(site.config.count_name.as_str()) => None,
+        // A limit on `gres/shard` stands where one on gpufrac's count is meant. Cure: The `sacctmgr` of the hint.
         _ => Some(site.fault(
             format!(
                 "{limited} counts parts of GPUs, 100 a GPU, and no whole GPU, which has no shards"

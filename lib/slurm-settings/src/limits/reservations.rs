@@ -47,6 +47,7 @@ pub(in super::super) fn judge(settings: &Settings, config: &Config, found: &mut 
         if shared.is_empty() {
             continue;
         }
+        // A reservation of GPUs has nodes of a pool. Cure: The two `scontrol` of the hint, when none of its jobs runs.
         found.push(Finding {
             severity: Severity::Warning,
             place: Some(format!("reservation {name}")),

@@ -34,6 +34,9 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     }
     found.extend(places.into_iter().map(|(place, nodes)| {
         let names = hostlist::short(&nodes);
+        // slurm.conf gives the node gpufrac or devices of its Types (`half`, `whole`, ...), and gpufrac.toml does not
+        // name it. Cure: Add the node to `nodes` of its pool on all hosts, or remove gpufrac and its devices from its
+        // `Gres=`.
         Finding {
             severity: Severity::Error,
             place: Some(place),

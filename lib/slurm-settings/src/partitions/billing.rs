@@ -21,6 +21,8 @@ pub(in super::super) fn judge(
         return;
     };
     let unit = weight_of_gpus(&weights, count).unwrap_or_default() / 100.0;
+    // `TRESBillingWeights` has the weight of whole GPUs alone. Cure: Write the weight of the hint: a hundredth of that
+    // of a GPU, for gpufrac's count.
     found.push(Finding {
         severity: Severity::Warning,
         place: Some(place),

@@ -403,6 +403,8 @@ pub(super) fn lost(lost: &[(String, u32)], slurm_conf: &str) -> Vec<Finding> {
     for (node, minor) in lost {
         by_gpu.entry(*minor).or_default().push(node.clone());
     }
+    // `gpufrac init` names GPUs without a pool in gres.conf, and cannot tell the Type of this one. Cure: Add the line
+    // of the hint behind gpufrac's lines, and count the GPU in `Gres=`.
     let finding = |(minor, nodes): (u32, Vec<String>)| Finding {
         severity: Severity::Error,
         place: Some(slurm_conf.to_owned()),

@@ -9,11 +9,13 @@ pub(super) fn select_type(_: &Context, value: Option<&str>) -> Option<Fault> {
     let right = Fix::Value("select/cons_tres".into());
     match value {
         Some(value) if value.trim() == "select/cons_tres" => None,
+        // `SelectType` is another plugin. Cure: `SelectType=select/cons_tres`; restart slurmctld.
         Some(_) => fault(
             Severity::Error,
             "only select/cons_tres counts shares of a GPU",
             right,
         ),
+        // `SelectType` is missing. Cure: `SelectType=select/cons_tres`; restart slurmctld.
         None => fault(
             Severity::Warning,
             "only select/cons_tres counts shares of a GPU, and not every release has it by default",
@@ -36,6 +38,7 @@ pub(super) fn select_parameters(context: &Context, value: Option<&str>) -> Optio
         }
     }
     if has(&words, "LL_SHARED_GRES") && !context.before(23, 11) {
+        // `SelectTypeParameters` has `LL_SHARED_GRES`. Cure: Remove the word.
         return fault(
             Severity::Note,
             "fractions are spread over the devices instead of packed, so that large ones wait longer",
@@ -65,6 +68,7 @@ pub(super) fn gres_types(context: &Context, value: Option<&str>) -> Option<Fault
     if missing.is_empty() {
         return None;
     }
+    // `GresTypes` lacks a name. Cure: Write the line of the hint; restart slurmctld and all slurmds.
     fault(
         Severity::Error,
         format!("fractions are counted as {}", missing.join(" and ")),
@@ -82,6 +86,7 @@ pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<
     let own = [
         "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
     ];
+    // `AccountingStorageTRES` lacks `gres/gpufrac`. Cure: Write the line of the hint.
     fault(
         Severity::Warning,
         "sacct, sreport and limits do not see fractions",

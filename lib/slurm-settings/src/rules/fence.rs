@@ -21,11 +21,13 @@ pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
     };
     match (has_ours, has_none) {
         (true, false) => None,
+        // `TaskPlugin` has `task/none` and another plugin. Cure: Write the line of the hint; restart slurmd.
         (true, true) => fault(
             Severity::Error,
             "with task/none beside it Slurm uses no task plugin at all: a job can use GPUs of other jobs",
             Fix::Value(right()),
         ),
+        // `TaskPlugin` lacks `task/cgroup`. Cure: Write the line of the hint; restart slurmd.
         (false, _) => fault(
             Severity::Error,
             "without task/cgroup a job can use GPUs of other jobs",
@@ -40,6 +42,7 @@ pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
     if value.trim() == "proctrack/cgroup" {
         None
     } else {
+        // `ProctrackType` is another plugin. Cure: `ProctrackType=proctrack/cgroup`.
         fault(
             Severity::Warning,
             "only proctrack/cgroup finds all processes of a job: others outlive it and keep its slice in use",
@@ -49,6 +52,7 @@ pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Fault> {
+    // cgroup.conf lacks `ConstrainDevices=yes`. Cure: Write the line of the hint; restart slurmd.
     match value {
         // The words that Slurm reads as yes (`_handle_boolean`, `parse_config.c`).
         Some(value) if ["yes", "up", "true", "1"].iter().any(|yes| is(value, yes)) => None,
@@ -61,6 +65,7 @@ pub(super) fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Faul
 }
 
 pub(super) fn cgroup_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
+    // `CgroupPlugin=disabled`. Cure: `CgroupPlugin=autodetect`.
     match value {
         Some(value) if is(value, "disabled") => fault(
             Severity::Error,
@@ -77,6 +82,7 @@ pub(super) fn user_namespaces(settings: &Settings, found: &mut Vec<Finding>) {
         .as_ref()
         .and_then(|files| files.user_namespaces.as_ref())
     {
+        // `job_container` or `oci.conf` uses user namespaces. Cure: Remove the setting on nodes with pools.
         found.push(Finding {
             severity: Severity::Warning,
             place: Some(place.to_string()),

@@ -29,6 +29,7 @@ pub(super) fn energy(context: &Context, value: Option<&str>) -> Option<Fault> {
         Some(value)
             if context.uses_mig && has(&plugins(Some(value), "acct_gather_energy"), "gpu") =>
         {
+            // `AcctGatherEnergyType=gpu`. Cure: Remove the setting.
             fault(
                 Severity::Warning,
                 "slurmd keeps the GPUs open, and an open GPU can prevent the creation of instances",
@@ -47,6 +48,7 @@ pub(super) fn job_acct_gather(context: &Context, value: Option<&str>) -> Option<
     if has(&words, "DisableGPUAcct") {
         None
     } else {
+        // slurmstepd gathers the use of GPUs. Cure: Write the line of the hint.
         fault(
             Severity::Warning,
             "with AutoDetect slurmstepd asks the driver for the use of GPUs, and an open GPU can prevent the creation of instances",
@@ -61,6 +63,8 @@ pub(super) fn kill_mode(settings: &Settings, found: &mut Vec<Finding>) {
         .as_deref()
         .filter(|mode| *mode != "process")
     {
+        // systemd kills the whole control group of slurmd. Cure: `systemctl edit slurmd`: `[Service]`,
+        // `KillMode=process`.
         found.push(Finding {
             severity: Severity::Error,
             place: Some("slurmd.service".into()),

@@ -31,6 +31,8 @@ pub(in super::super) fn other_slurm_conf(settings: &Settings, found: &mut Vec<Fi
             "where this file is the old one: `scp {host}:{file} {file}`, then restart slurmd; where it is the new one: copy it to {host} and restart slurmctld"
         )
     };
+    // slurm.conf of this host is older or newer than slurmctld's (`HASH_VAL` of `scontrol show config`). Cure: Copy the
+    // newer file to the other host; restart slurmctld, then slurmd.
     found.push(Finding {
         severity: Severity::Warning,
         place: Some(file),
@@ -42,6 +44,8 @@ pub(in super::super) fn other_slurm_conf(settings: &Settings, found: &mut Vec<Fi
 /// A warning if slurmctld gave no answer: then half of the settings were not judged, and jobs may not start here.
 pub(in super::super) fn no_answer(settings: &Settings, found: &mut Vec<Finding>) {
     if let Some(why) = &settings.no_answer {
+        // slurmctld does not run, or refuses this host: munge, or a clock that differs. Cure: `scontrol ping`; `munge
+        // -n | unmunge` and `timedatectl` on both hosts.
         found.push(Finding {
             severity: Severity::Warning,
             place: Some("scontrol show config".to_owned()),

@@ -14,12 +14,14 @@ pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
     order.push("gpufrac");
     let right = || Fix::Value(order.join(","));
     if !names(&words, "gpufrac") {
+        // `JobSubmitPlugins` lacks `gpufrac`. Cure: Write the line of the hint; restart slurmctld.
         return fault(
             Severity::Error,
             "slurmctld neither accepts `gpufrac:0.25` nor refuses raw shares",
             right(),
         );
     }
+    // Another plugin stands behind gpufrac. Cure: Write `gpufrac` last.
     match words.last() {
         Some(last) if is(last, "gpufrac") => None,
         last => fault(
@@ -38,6 +40,7 @@ pub(super) fn cli_filter(_: &Context, value: Option<&str>) -> Option<Fault> {
     if names(&words, "gpufrac") {
         None
     } else {
+        // `CliFilterPlugins` lacks `gpufrac`. Cure: Write the line of the hint.
         fault(
             Severity::Warning,
             "`srun --gres=gpufrac:0.25` inside of a job is refused: only this plugin sees steps",
@@ -63,11 +66,14 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
                 Some(_) => Severity::Note,
             },
             place: Some(files.plugstack.display().to_string()),
+            // plugstack.conf has no line for the plugin. Cure: Write the line of the hint.
             what: "spank_gpufrac.so is not there: jobs get no slice into their environment and no fence".into(),
             fix: if role.is_none_or(|role| role.is_node) { "add the line: required spank_gpufrac.so" } else { "add the line on the nodes: required spank_gpufrac.so; and here, where jobs are submitted: optional spank_gpufrac.so" }.into(),
         }),
         // `optional` is right on a host where users only submit jobs: with `required`, every sbatch fails if the
         // plugin cannot be loaded.
+
+        // The line begins with `optional`. Cure: Write `required` on nodes.
         Some(line) if !line.required && role.is_none_or(|role| role.is_node) => found.push(Finding {
             severity: match role {
                 Some(_) => Severity::Error,

@@ -38,6 +38,7 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
     let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has(&had, name)).collect();
     let right = || Fix::Value(list(&words, &missing, &UNWANTED));
     if has(&words, "RunInJob") {
+        // `PrologFlags` has `RunInJob`. Cure: Remove the word.
         return fault(
             Severity::Error,
             "with RunInJob the prolog is in the control group of its job: it cannot use GPUs, and the processes that it starts end with the job",
@@ -45,6 +46,7 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
         );
     }
     if has(&words, "NoHold") {
+        // `PrologFlags` has `NoHold`. Cure: Remove the word.
         return fault(
             Severity::Error,
             "with NoHold salloc and srun continue before the slice exists",
@@ -53,14 +55,17 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
     }
     let (severity, what) = match missing.first() {
         None => return None,
+        // `PrologFlags` lacks `Alloc`. Cure: Write the line of the hint.
         Some(&"Alloc") => (
             Severity::Error,
             "without Alloc jobs start before their slices exist, and the prolog relies on the request in the user's srun",
         ),
+        // `PrologFlags` lacks `Contain`. Cure: Write the line of the hint.
         Some(&"Contain") => (
             Severity::Warning,
             "without Contain processes that are in no step, such as those of ssh, are outside of the job and of its fence",
         ),
+        // `PrologFlags` lacks `DeferBatch`. Cure: Write the line of the hint.
         Some(_) => (
             Severity::Warning,
             "without DeferBatch the script of a job that its prolog requeues may start",
@@ -74,6 +79,7 @@ pub(super) fn prep_plugins(_: &Context, value: Option<&str>) -> Option<Fault> {
     if named.is_empty() || names(&named, "script") {
         None
     } else {
+        // `PrepPlugins` lacks `prep/script`. Cure: Write the line of the hint.
         fault(
             Severity::Error,
             "without prep/script Prolog and Epilog are not run",
@@ -88,6 +94,7 @@ pub(super) fn timeout(_: &Context, value: Option<&str>) -> Option<Fault> {
     if seconds == 0 || seconds >= PROLOG_NEEDS {
         None
     } else {
+        // The timeout of prologs is too short. Cure: Write the line of the hint.
         fault(
             Severity::Warning,
             format!(
@@ -99,6 +106,7 @@ pub(super) fn timeout(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn slurmd_user(_: &Context, value: Option<&str>) -> Option<Fault> {
+    // `SlurmdUser` is not root. Cure: `SlurmdUser=root`.
     match value {
         Some(user) if !is(user, "root") && !user.starts_with("root(") => fault(
             Severity::Error,
@@ -110,6 +118,7 @@ pub(super) fn slurmd_user(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn job_requeue(_: &Context, value: Option<&str>) -> Option<Fault> {
+    // `JobRequeue=0`. Cure: `JobRequeue=1`.
     match value.map(str::trim) {
         Some("0") => fault(
             Severity::Note,
@@ -227,11 +236,15 @@ fn runs(
         return None;
     }
     let (severity, what) = if seen.contains(&None) {
+        // A script of the site runs in place of gpufrac's program. Cure: Let the script call the program and end with
+        // its status.
         (
             Severity::Note,
             format!("whether it runs {program} cannot be seen from here"),
         )
     } else {
+        // `Prolog=` or `Epilog=` names another program. Cure: Write the line of the hint, or call gpufrac's program
+        // from your script.
         (
             Severity::Error,
             format!("it does not name {program}, which makes and removes slices"),

@@ -95,6 +95,7 @@ impl<'a> Request<'a> {
                 return Err(CarveError::Foreign(error));
             }
             Err(error) => {
+                // slurmctld did not say what the job asked for. Cure: The program asks again. Check `scontrol ping`.
                 log.warning(format!(
                     "reading the job's request from Slurm failed: {error}"
                 ));
@@ -212,6 +213,7 @@ impl<'a> Request<'a> {
                     offered,
                 });
             }
+            // The user or an admin changed the pending job. The allocation counts. Cure: Nothing.
             self.log.info(format!(
                 "the job was changed while it was pending: a slice by {offered}, not {named}"
             ));
@@ -224,6 +226,7 @@ impl<'a> Request<'a> {
             tres: asked.map_or(String::new(), |asked| asked.per_node.clone()),
         })?;
         if let Some(entry) = self.entry.filter(|entry| entry.units != units) {
+            // The user or an admin changed the pending job. The allocation counts. Cure: Nothing.
             self.log.info(format!(
                 "the job was changed while it was pending: {units} units, not {}",
                 entry.units
@@ -299,6 +302,8 @@ impl<'a> Request<'a> {
             }));
         }
         if let Some(there) = self.job.pools.filter(|there| *there != here) {
+            // The pools of the two hosts differ, but the job's size is the same in both. Cure: Copy gpufrac.toml from
+            // slurmctld's host, unless the pools were just changed.
             self.log.warning(format!(
                 "gpufrac.toml of {node} differs from the one by which slurmctld counted the job, which gets its {units} units nevertheless (checksum of the pools: {there} there, {here} here); if the pools were not just changed, copy the file from slurmctld's host"
             ));

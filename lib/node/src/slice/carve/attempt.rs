@@ -164,6 +164,8 @@ impl Attempt<'_> {
             let error = match (self.slice_beside(locked, cut, &avoided), &held) {
                 (Ok(lease), None) => return Ok(lease),
                 (Ok(lease), Some(held)) => {
+                    // A process holds the file of a free instance. gpufrac gives the job another instance. Cure: End
+                    // the process if it stays.
                     self.log
                         .error(format!("another instance is granted: {held}"));
                     return Ok(lease);
@@ -296,6 +298,8 @@ impl Attempt<'_> {
     fn held_caps(&self) -> HeldCaps {
         let held = HeldCaps::search(self.record.caps_major);
         if !held.unsearched.is_empty() {
+            // The processes have too many open files to look at all. Cure: End them if they should not run; the job
+            // goes on.
             self.log.error(format!(
                 "processes {:?} have too many open files to be searched for files of instances",
                 held.unsearched
@@ -442,6 +446,7 @@ impl Attempt<'_> {
         for lease in leases.iter_mut().rev() {
             let retried = teardown::begin(locked.store, locked.lock(), lease)?;
             teardown::end(locked, lease, retried)?;
+            // The job was requeued and its first epilog did not run. Cure: Nothing.
             self.log
                 .warning("ended a lease that an earlier run of the job had left");
         }
@@ -467,6 +472,8 @@ impl Attempt<'_> {
         }
         let missing = memory_limit::missing(&session.driver_version()?);
         if let Some(why) = &missing {
+            // The job runs without the memory limit of its control group. Cure: Follow the text; control groups of
+            // version 2 are needed.
             self.log.warning(format!(
                 "setting a memory limit for the job's control group failed: {why}"
             ));

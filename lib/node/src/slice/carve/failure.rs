@@ -52,6 +52,8 @@ impl Failure<'_> {
         let (log, error) = (self.log, self.error);
         match error.reaction() {
             Reaction::Drain => {
+                // The node cannot make slices. The node is drained. Cure: Follow the text and the hint; then `scontrol
+                // update NodeName=NODE State=RESUME`.
                 log.error(format!("creating a slice on this node failed: {error}"));
                 self.hint();
                 self.explain();
@@ -69,6 +71,8 @@ impl Failure<'_> {
                 self.requeue(true)
             }
             Reaction::Refuse => {
+                // The job can never get its slice here, by its own request. It is cancelled. Cure: The user submits the
+                // job again as the text says.
                 log.warning(format!("the job is refused: {error}"));
                 self.end()
             }
@@ -108,6 +112,8 @@ impl Failure<'_> {
         self.note(false);
         match self.slurm.requeue(self.job.job_id, false) {
             Ok(()) => {
+                // The job of a node that cannot make slices starts on another node. Cure: Nothing for the job; the
+                // node's reason has the cause.
                 self.log.warning("requeued, because the node is drained");
                 sleep(AFTER_REQUEUE);
                 Exit::Done
@@ -120,6 +126,8 @@ impl Failure<'_> {
     fn note(&self, held: bool) {
         let noted = PutBack::now(self.job.job_id, self.job.restart_count, held);
         if let Err(error) = put_back::note(self.node, &noted) {
+            // `/var/lib/gpufrac` cannot be written, so gpufrac-reaperd does not send the job to another node. Cure:
+            // Follow the text: free space, or mount it writable.
             self.log.warning(format!(
                 "the job may come back to this node, because noting it failed: {error}"
             ));
@@ -154,6 +162,7 @@ impl Failure<'_> {
         }
         failure.lost = lost;
         if let Err(error) = stuck::fail(self.node, failure) {
+            // The same: the place is not known as stuck. Cure: The same.
             self.log
                 .warning(format!("counting the failure failed: {error}"));
         }
@@ -178,10 +187,12 @@ impl Failure<'_> {
                 Err(refused) => refused,
             };
             if refused.cannot_requeue() {
+                // Slurm cannot requeue this job, so it is cancelled. Cure: The user submits the job again.
                 log.warning(format!("cancelled, because it cannot be requeued: {error}"));
                 return self.end();
             }
             if self.is_given_up() {
+                // Another node of the job, or the user, was faster. Cure: Nothing.
                 log.warning(format!("the job was already requeued or ended: {error}"));
                 return Exit::Done;
             }
@@ -198,6 +209,7 @@ impl Failure<'_> {
         self.explain();
         let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
         if let Err(error) = self.slurm.notify(job_id, &line) {
+            // slurmctld did not pass the message on. Cure: Nothing: the reason is in the node's syslog.
             log.warning(format!("informing the user failed: {error}"));
         }
         loop {
@@ -221,6 +233,7 @@ impl Failure<'_> {
         let (log, error) = (self.log, self.error);
         // The SPANK plugin is then probably of another series, too.
         if refused.is_of_other_series() {
+            // No slice was made, and slurmctld did not answer. Cure: Check `scontrol ping` and the node's syslog.
             log.error(format!(
                 "creating the slice failed: {error}; cannot {what}: {refused}"
             ));
@@ -229,11 +242,14 @@ impl Failure<'_> {
         if self.slurm.now().duration_since(self.start) < SILENCE {
             return None;
         }
+        // No slice was made, and slurmctld did not answer. The SPANK plugin ends the job's tasks. Cure: Check `scontrol
+        // ping`. The user submits the job again.
         log.error(format!(
             "creating the slice failed: {error}; cannot {what}: {refused}; the job's tasks do not start without a slice"
         ));
         // Otherwise the job would use a slice of an earlier run.
         if let Err(error) = release::mark_all(self.node, self.job.job_id, log) {
+            // A slice of the job's earlier run could not be marked. Cure: Follow the text; the epilog tries again.
             log.warning(format!(
                 "removing the job's slice of an earlier run failed: {error}"
             ));

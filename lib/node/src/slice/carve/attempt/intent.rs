@@ -148,6 +148,8 @@ impl Attempt<'_> {
         let given = ceiling.unwrap_or(self.menu.units);
         if let Some(asked) = asked.filter(|asked| *asked > given) {
             let [asked, given] = [asked, given].map(Units::fraction);
+            // `burst_max` was lowered after the job was submitted. Cure: Nothing: the job runs with the lower ceiling,
+            // which is `GPUFRAC_BURST` in it.
             self.log.warning(format!(
                 "--gpufrac-burst={asked} is more than pool {pool} lends now; the job has {given}"
             ));

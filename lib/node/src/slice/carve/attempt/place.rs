@@ -219,6 +219,7 @@ impl Attempt<'_> {
                 .by_others([caps.gi, caps.ci], self.job.user_id)
                 .is_none()
             && keep::is_clean(locked, kept).unwrap_or_else(|error| {
+                // The kept instance has remains of its last job. A new instance is made. Cure: Nothing.
                 self.log
                     .warning(format!("taking over {} failed: {error}", kept.place()));
                 false
