@@ -29,7 +29,6 @@ pub enum CliError {
     /// Cure: Correct the path (`--config FILE`), or run the command as root.
     #[error("reading `{}` failed: {source}", path.display())]
     Read {
-        /// The path of the configuration.
         path: PathBuf,
         source: std::io::Error,
     },
@@ -106,31 +105,24 @@ pub enum CliError {
     #[error("measuring the GPU failed: node `{node}` is `{state}` with {jobs} jobs, not drained")]
     NotDrained {
         node: String,
-        /// Its state in Slurm.
         state: String,
         /// How many jobs it has.
         jobs: usize,
     },
-    /// There is no plan.
     #[error(transparent)]
     Plan(#[from] gpufrac_plan::command::PlanError),
-    /// The configuration is not TOML.
     #[error(transparent)]
     Toml(toml_edit::TomlError),
-    /// The configuration cannot be used by root's programs.
     #[error(transparent)]
     Node(#[from] NodeError),
     /// The question has no answer; the text says why.
     /// Cure: Follow the text.
     #[error("advice failed: {0}")]
     Advise(#[from] gpufrac_core::advise::AdviseError),
-    /// node-setup failed.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The leases cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state of the node cannot be read.
     #[error(transparent)]
     Status(#[from] StatusError),
     /// The node is in no pool.
@@ -148,11 +140,7 @@ pub enum CliError {
     /// Leases and records are files of their node.
     /// Cure: Run the command on that node: `ssh NODE gpufrac ...`, or `srun -w NODE gpufrac ...` in a job.
     #[error("the leases and records of node `{node}` are on `{node}`, and this host is `{host}`")]
-    Elsewhere {
-        node: String,
-        /// The name of this host.
-        host: String,
-    },
+    Elsewhere { node: String, host: String },
     /// The command changes files of root.
     /// Cure: Run it as root.
     #[error("only root may do this")]
@@ -164,19 +152,11 @@ pub enum CliError {
     /// The name is not in `gpufrac leases`.
     /// Cure: Copy the name from `gpufrac leases`.
     #[error("no lease `{name}` on this node")]
-    NoLease {
-        /// The name as written.
-        name: String,
-    },
+    NoLease { name: String },
     /// Slurm says that the job is on the node.
     /// Cure: Wait for its end, or `scancel` the job. The epilog removes the lease.
     #[error("job {job} is {state} on this node: its lease stays")]
-    JobIsThere {
-        /// Slurm's id of the job.
-        job: JobId,
-        /// The job's state in Slurm.
-        state: String,
-    },
+    JobIsThere { job: JobId, state: String },
     /// A running job with a fraction has no lease, so an instance without a lease may be its own.
     /// Cure: Wait for the job's end, or `scancel` it; then run `gpufrac clean` again.
     #[error("nothing is destroyed: no lease is known of {} on node {node}; one of these instances may belong to them", in_words(.jobs))]
@@ -189,13 +169,10 @@ pub enum CliError {
     /// Cure: Check `scontrol ping`; run the command again.
     #[error("nothing is destroyed: asking Slurm for its jobs failed: {0}")]
     SlurmIsSilent(AskError),
-    /// A file of gpufrac could not be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A GPU could not be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// An instance could not be destroyed.
     #[error(transparent)]
     Clean(#[from] CleanError),
     /// The driver or a process keeps the slice.
@@ -227,10 +204,7 @@ pub enum CliError {
     #[error(
         "`{text}` is not the id of one job: write the id that `squeue -o %A` and `sacct -o JobIDRaw` print, also for tasks of an array and components of a het job"
     )]
-    NotAJob {
-        /// The text as written.
-        text: String,
-    },
+    NotAJob { text: String },
     /// The folder of the file does not exist or is full, or the user may not write there.
     /// Cure: Name another file, or free space.
     #[error("writing `{}` failed: {source}", path.display())]
@@ -238,7 +212,6 @@ pub enum CliError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A file of the site could not be changed.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
     /// The driver is not loaded, or the node has no GPU.
@@ -253,7 +226,6 @@ pub enum CliError {
     /// Cure: Give `--gpu MODEL` for a known model, or `--gpu NAME --memory MIB`.
     #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
     UnknownGpu {
-        /// NVML's index of the GPU.
         index: u32,
         /// NVML's product name.
         product: String,
@@ -293,10 +265,7 @@ pub enum CliError {
     /// A configless node has copies of slurmctld's files.
     /// Cure: Run `gpufrac init` on slurmctld's host with `--node`, `--gpu` and `--gpus`.
     #[error("`{}` is a copy that slurmctld sent: nothing was written", path.display())]
-    SentFile {
-        /// The path of the file.
-        path: PathBuf,
-    },
+    SentFile { path: PathBuf },
     /// gpufrac-reaperd does not run on this host, and gpufrac.toml has no `[paths] shared`, or no node has written
     /// there yet.
     /// Cure: Run the command on a node with fractional GPUs; set `[paths] shared`, and start gpufrac-reaperd on the
@@ -322,9 +291,7 @@ pub enum CliError {
     /// Cure: Run the command on the node that the hint names. Without `[reaper]` in gpufrac.toml there are no records.
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
-        /// Slurm's id of the job.
         job: JobId,
-        /// The node that was searched.
         node: String,
         /// What Slurm knows of the job.
         known: Known,

@@ -46,7 +46,6 @@ env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_(FRACTION|MECHANISM|MEMORY_MIB|PRO
 while [ ! -e go ]; do sleep 0.1; done
 ";
 
-/// Runs the demo.
 pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     if !arguments.built {
         setup::run()?;
@@ -122,7 +121,6 @@ struct Story {
     lab: Lab,
     node: String,
     user: User,
-    /// The number of GPUs of the node.
     gpus: usize,
     picture: Option<PathBuf>,
 }

@@ -17,7 +17,6 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::root;
 use crate::words::texts;
 
-/// Writes the pages.
 pub(crate) fn write() -> Result<()> {
     for page in stale()? {
         fs::write(root().join(&page.path), &page.text)

@@ -52,7 +52,6 @@ impl Form {
 /// The result of all checks.
 #[derive(Debug)]
 pub struct Report {
-    /// The path of the configuration.
     config: PathBuf,
     /// The node, if this host is one with pools and was checked.
     pub node: Option<String>,
@@ -67,7 +66,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report.
     pub fn of(config: &Path) -> Report {
         Report {
             config: config.to_owned(),

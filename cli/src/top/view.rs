@@ -82,11 +82,8 @@ pub type SliceIndex = (usize, usize, usize);
 /// A line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Row {
-    /// A title.
     Title(&'static str),
-    /// A node.
     Node(usize),
-    /// A GPU of a node.
     Gpu(usize, usize),
     /// A slice below its GPU.
     Slice(SliceIndex),
@@ -126,7 +123,6 @@ pub struct View {
     pub only_mine: bool,
     /// Whether the keys are explained.
     pub help: bool,
-    /// The lines.
     pub rows: Vec<Row>,
     /// The line of the cursor.
     pub cursor: usize,
@@ -168,12 +164,10 @@ impl View {
         self.arrange(at);
     }
 
-    /// The GPU of a row.
     pub fn gpu(&self, node: usize, gpu: usize) -> &Gpu {
         &self.nodes[node].gpus[gpu]
     }
 
-    /// The slice of a row.
     pub fn slice(&self, (node, gpu, slice): SliceIndex) -> &Slice {
         &self.nodes[node].gpus[gpu].slices[slice]
     }
@@ -389,7 +383,6 @@ impl View {
         self.arrange(None);
     }
 
-    /// Changes the filter.
     pub fn filter(&mut self, change: impl FnOnce(&mut String)) {
         change(&mut self.filter);
         self.arrange(None);

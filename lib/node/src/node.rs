@@ -21,7 +21,6 @@ use gpufrac_nvml::{NvmlError, Session};
 /// The reasons why the configuration of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The configuration file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// The host has no gpufrac.toml.
@@ -173,7 +172,6 @@ impl Node {
         LeaseStore::open(&self.run)
     }
 
-    /// The locks of its GPUs.
     pub fn locks(&self) -> Result<Locks, FileError> {
         Locks::open(&self.run)
     }

@@ -40,25 +40,18 @@ use inspect::{Difference, Machine};
 /// The reasons why a node could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// A file or folder cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The record cannot be written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A lease cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A lease cannot be changed.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// NVML failed.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// The driver's files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
-    /// A GPU cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The GPU's index is higher than the number of GPUs that the driver shows.
@@ -66,9 +59,7 @@ pub enum SetupError {
     #[error("pool `{pool}` names GPU {gpu_index}, but this node has {count} GPUs")]
     NoGpu {
         pool: String,
-        /// NVML's index.
         gpu_index: GpuIndex,
-        /// The number of GPUs of the node.
         count: usize,
     },
 }

@@ -66,12 +66,10 @@ pub enum SlurmAction {
     Comment(String),
     /// Sends a signal to the batch script; without a script, to the steps.
     Signal(u8),
-    /// Requeues the job.
     Requeue {
         /// Whether the job is held.
         hold: bool,
     },
-    /// Cancels the job.
     Cancel,
 }
 

@@ -35,7 +35,6 @@ pub struct Sources<'a> {
 /// This host as a node of a pool.
 #[derive(Debug, Clone)]
 pub struct Here<'a> {
-    /// The name of the node in Slurm.
     pub node: &'a str,
     /// The GPUs in the order of NVML's indexes; None if NVML does not answer.
     pub gpus: Option<Vec<HostGpu>>,

@@ -131,7 +131,6 @@ enum Reader {
 struct Host<'a> {
     settings: &'a Settings,
     folders: Vec<PathBuf>,
-    /// The release of this host's Slurm.
     release: Option<Release>,
     slurm_user: Option<u32>,
 }

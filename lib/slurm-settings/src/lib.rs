@@ -64,7 +64,6 @@ pub struct HostGpu {
 /// The GPUs of a node as NVML shows them on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostGpus {
-    /// The name of the node in Slurm.
     pub node: String,
     /// The GPUs in the order of NVML's indexes.
     pub gpus: Vec<HostGpu>,

@@ -24,9 +24,7 @@ pub(super) use reservations::judge as judge_reservations;
 /// What slurmdbd and slurmctld say of limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The limits on GRES.
     rows: Vec<Limit>,
-    /// The reservations by name.
     reservations: BTreeMap<String, Record>,
     /// What could not be asked, with the reason.
     pub unknown: Vec<String>,

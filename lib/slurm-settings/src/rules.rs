@@ -24,7 +24,6 @@ pub(super) fn plugins_of<'a>(value: &'a str, kind: &str) -> Vec<&'a str> {
     words::plugins(Some(value), kind)
 }
 
-/// A wrong value.
 struct Fault {
     severity: Severity,
     what: String,

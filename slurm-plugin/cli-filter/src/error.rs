@@ -7,7 +7,6 @@ use slurm_sys::host::ConfigurationError;
 /// The message for the user of a request that is not submitted.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// The request cannot be granted.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
     /// This Slurm lets an environment variable override the rewritten request.
@@ -16,7 +15,6 @@ pub enum FilterError {
         "gpufrac: this Slurm cannot take a fraction from {variable}; unset it and set {instead}={list}"
     )]
     FromVariable {
-        /// The variable that is set.
         variable: &'static str,
         /// The variable to set.
         instead: &'static str,
@@ -27,12 +25,7 @@ pub enum FilterError {
     /// Slurm's client refused an option that gpufrac set.
     /// Cure: Report the message with the version of Slurm.
     #[error("gpufrac: Slurm did not take `--{option}={value}`; please report this")]
-    NotTaken {
-        /// The option, without `--`.
-        option: &'static str,
-        /// The refused value.
-        value: String,
-    },
+    NotTaken { option: &'static str, value: String },
     // A step's fraction can only be rounded by this plugin.
     /// The user cannot read gpufrac.toml, so the client cannot count a step's fraction.
     /// Cure: Leave the fraction out of srun, or let users read the file.

@@ -16,13 +16,10 @@ pub enum SubmitError {
     /// The job has more text than slurmctld, Prolog and Epilog can handle.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// The request for a fraction cannot be granted.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
-    /// The job may not use its value of `--gpufrac-idle`.
     #[error(transparent)]
     Idle(#[from] IdleRefusal),
-    /// The value of `--gpufrac-burst` is no part of a GPU.
     #[error(transparent)]
     Burst(#[from] UnknownBurst),
     /// slurmctld has no valid gpufrac.toml or belongs to another series; the text says why.

@@ -56,16 +56,12 @@ enum HookError {
     /// The slice of the job is not known.
     #[error("{0}")]
     NoSlice(Arc<ReadError>),
-    /// The task must not use the slice.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The variables of the slice cannot be set.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The devices of others could not be closed to the job.
     #[error(transparent)]
     Fence(#[from] DevCgroupError),
-    /// The slice's memory could not be limited.
     #[error(transparent)]
     MemoryLimit(#[from] NoMemoryLimit),
 }

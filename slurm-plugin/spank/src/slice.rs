@@ -26,7 +26,6 @@ pub const NODE_NAME: &str = "SLURMD_NODENAME";
 /// The step that slurmstepd is about to start.
 pub struct StepOf {
     pub job_id: JobId,
-    /// The user id of the job.
     pub user_id: UserId,
     /// The number of tasks on this node, for a step of srun.
     pub tasks: Option<usize>,
@@ -61,19 +60,15 @@ pub struct JobSlice {
 /// The reasons why the slice of a job is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The configuration cannot be read.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The leases cannot be read.
     #[error(transparent)]
     Leases(#[from] StoreError),
     /// The folder of the locks, or that of jobs without a slice, cannot be opened.
     #[error(transparent)]
     Files(#[from] FileError),
-    /// The lock of a slice cannot be requested.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The findings of node-setup cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// slurmstepd of this Slurm does not give the plugin what it needs.

@@ -23,11 +23,9 @@ const SECTIONS: [(&str, &str); 6] = [
     ("never", "## What may never happen"),
 ];
 
-/// A test of the source.
 struct Test {
     /// Its file and name, as `FILE::NAME`.
     path: String,
-    /// The lines of its comment.
     comment: Vec<String>,
 }
 
@@ -94,7 +92,6 @@ pub(super) fn update(code: &[(&str, String)], pages: &mut [Page]) -> Vec<String>
     wrong
 }
 
-/// The first test of a row.
 fn first_test(line: &str) -> Option<String> {
     let cells = table::cells(line)?;
     Some(

@@ -46,7 +46,6 @@ pub(super) fn messages(text: &str, of_rules: bool) -> syn::Result<Vec<Message>> 
 }
 
 struct Found<'a> {
-    /// The lines of the file.
     lines: Vec<&'a str>,
     /// The first lines of what is around, up to the statement.
     starts: Vec<usize>,
@@ -368,7 +367,10 @@ mod tests {
         assert_eq!(found[0].words, Some(words));
         let words = ("Another cause.".to_owned(), "Wait for one.".to_owned());
         assert_eq!(found[1].words, Some(words));
-        let words = ("Above a statement.".to_owned(), "the statement's.".to_owned());
+        let words = (
+            "Above a statement.".to_owned(),
+            "the statement's.".to_owned(),
+        );
         assert_eq!(found[2].words, Some(words));
         assert_eq!(found[3].words, None);
         assert_eq!(

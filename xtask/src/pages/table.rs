@@ -12,13 +12,11 @@ pub(super) fn cells(line: &str) -> Option<Vec<String>> {
     )
 }
 
-/// The row of the cells.
 pub(super) fn row(cells: &[&str]) -> String {
     let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
     format!("| {} |", cells.join(" | "))
 }
 
-/// A text as code.
 pub(super) fn code(text: &str) -> String {
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
 }

@@ -18,7 +18,6 @@ const SLOWEST: usize = 10;
 #[derive(Default)]
 pub(crate) struct Report {
     outcomes: Vec<Outcome>,
-    /// The seed of the run.
     seed: u64,
 }
 

@@ -15,7 +15,6 @@ const GPUS: &str = "proc/driver/nvidia/gpus";
 /// The reasons why capability files could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CapsError {
-    /// A file could not be read, created or changed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The driver is not loaded, or MIG is not there.

@@ -15,10 +15,8 @@ use gpufrac_nvml::{ComputeMode, Gpu, NvmlError};
 /// The reasons why a mode could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModeError {
-    /// The earlier mode cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// NVML refused.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
 }

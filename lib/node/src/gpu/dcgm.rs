@@ -41,11 +41,7 @@ const FIRST_PERSON_UID: UserId = UserId(1000);
 pub enum DcgmError {
     /// The connection failed.
     #[error("`{url}`: {source}")]
-    Connection {
-        url: ExporterUrl,
-        /// The error of the system.
-        source: io::Error,
-    },
+    Connection { url: ExporterUrl, source: io::Error },
     /// The exporter's answer is not the expected text.
     /// Cure: Compare it with `curl http://127.0.0.1:9400/metrics`; samples are unknown until then.
     #[error("the answer of `{url}` is not used: {source}")]
@@ -56,11 +52,7 @@ pub enum DcgmError {
     #[error(
         "`{url}`: user {owner} runs the program that answers there; run the exporter as a system user"
     )]
-    User {
-        url: ExporterUrl,
-        /// The user id of the socket.
-        owner: UserId,
-    },
+    User { url: ExporterUrl, owner: UserId },
     /// The exporter's list lacks the field, the exporter does not run as root, or a later version has another name for
     /// it.
     /// Cure: [dcgm.md](../dcgm.md); samples are unknown until then, and no slice is ended.

@@ -177,7 +177,6 @@ impl HeldCaps {
 struct Suspect {
     pid: i32,
     user: UserId,
-    /// The size of its table of descriptors.
     table_size: usize,
 }
 
@@ -233,7 +232,6 @@ impl Suspect {
     }
 }
 
-/// All pids.
 pub(super) fn pids() -> impl Iterator<Item = i32> {
     numbers(Path::new("/proc"))
 }

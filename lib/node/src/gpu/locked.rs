@@ -21,7 +21,6 @@ pub struct LockedGpu<'a> {
     pub store: &'a LeaseStore,
     /// The GPU in the session with the driver.
     pub gpu: Gpu<'a>,
-    /// The log for admins.
     pub log: &'a JobLog,
     lock: GpuLock,
 }

@@ -43,14 +43,12 @@ fn missing_with(driver_version: &str, mount: &Path) -> Option<String> {
 /// The reasons why the memory of a control group was not limited.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
-    /// The groups of the process cannot be read.
     #[error(transparent)]
     Read(#[from] std::io::Error),
     /// The job is not in a control group of version 2.
     /// Cure: Use `proctrack/cgroup` with version 2, or do without the limit.
     #[error("it is in no group of cgroup v2")]
     NoGroup,
-    /// nvidia-smi did not set the limit.
     #[error(transparent)]
     Smi(#[from] SmiError),
 }

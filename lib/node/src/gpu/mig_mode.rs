@@ -61,7 +61,6 @@ pub enum SwitchError {
     /// `gpufrac node-setup`.
     #[error("MIG cannot be switched: {0}")]
     Nvml(#[from] NvmlError),
-    /// Whether the GPU is leased is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The pool needs MIG, and the model has none.
@@ -124,9 +123,7 @@ pub enum SwitchError {
     #[error("{gpu} was device {before} before its MIG mode changed, and is device {now} now")]
     Renumbered {
         gpu: String,
-        /// The mode before.
         before: DeviceMinor,
-        /// The mode now.
         now: DeviceMinor,
     },
 }

@@ -33,11 +33,8 @@ pub enum JobEnvError {
 /// A job on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEnv {
-    /// Slurm's id of the job.
     pub job_id: JobId,
-    /// The user id of the job.
     pub user_id: UserId,
-    /// The group id of the job.
     pub group_id: GroupId,
     /// The user name, for records.
     pub user: String,
@@ -45,7 +42,6 @@ pub struct JobEnv {
     pub account: Option<String>,
     /// The partition, or a list of partitions.
     pub partition: String,
-    /// This node's name in Slurm.
     pub node: String,
     /// Slurm's indexes of the job's devices on this node.
     pub devices: Vec<DeviceIndex>,
@@ -59,7 +55,6 @@ pub struct JobEnv {
     pub sluid: Option<String>,
     /// Whether slurmd loads the user's login environment for the job, outside of its control groups.
     pub loads_login: bool,
-    /// The path of the configuration.
     pub config: PathBuf,
 }
 

@@ -27,7 +27,6 @@ const DEVICE: &str = ".device";
 /// Such a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserved {
-    /// Slurm's id of the job.
     pub job_id: JobId,
     /// The units that it asks for.
     pub units: Units,

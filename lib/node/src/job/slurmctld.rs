@@ -22,7 +22,6 @@ const PARTS: &str = " | ";
 /// The reasons why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
-    /// libslurm or slurmctld returned an error.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// slurmctld is down or overloaded. The program tries again.
@@ -36,11 +35,9 @@ pub enum SlurmError {
     /// Cure: Install the gpufrac of this series.
     #[error("{error}; built for Slurm {built_for}, but slurmd is {found}")]
     OtherSeries {
-        /// The error of the call.
         error: Box<SlurmError>,
         /// The series of this build.
         built_for: Series,
-        /// The release of slurmd.
         found: Release,
     },
     /// The process that calls libslurm ended, for example for lack of memory.

@@ -9,7 +9,6 @@ use crate::fault::{Cause, Caused, Facts, of_system_call};
 /// The reasons why a daemon could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MpsError {
-    /// A file or folder could not be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// The program cannot be run.
@@ -29,23 +28,15 @@ pub enum MpsError {
     /// The control daemon hangs.
     /// Cure: It is replaced when its jobs end.
     #[error("the control daemon of `{}` does not answer `{command}`", folder.display())]
-    Silent {
-        /// The daemon's folder.
-        folder: PathBuf,
-        command: String,
-    },
+    Silent { folder: PathBuf, command: String },
     /// The control daemon died.
     /// Cure: The next job starts a new one.
     #[error("no control daemon answers in `{}`", folder.display())]
-    Absent {
-        /// The daemon's folder.
-        folder: PathBuf,
-    },
+    Absent { folder: PathBuf },
     /// The control daemon did not take a setting.
     /// Cure: Compare the versions of driver and control daemon.
     #[error("the control daemon of `{}` did not apply {what} {wanted}: it reports `{found}`", folder.display())]
     Limit {
-        /// The daemon's folder.
         folder: PathBuf,
         /// The kind of limit.
         what: &'static str,
@@ -60,7 +51,6 @@ pub enum MpsError {
     /// Cure: Remove `sm_chunks`, or install a newer driver.
     #[error("the control daemon of `{}` did not create a partition of {chunks} chunks: it reports `{found}`", folder.display())]
     Partition {
-        /// The daemon's folder.
         folder: PathBuf,
         /// The requested number of chunks.
         chunks: u32,
@@ -81,7 +71,6 @@ pub enum MpsError {
     /// Cure: Look for Xid errors; the node is drained. Reboot if they stay.
     #[error("the daemon of `{}` or its servers did not end; still running: processes {pids:?}", folder.display())]
     Undead {
-        /// The daemon's folder.
         folder: PathBuf,
         pids: Vec<i32>,
         /// Whether they wait in the kernel for a driver; otherwise the machine is busy.

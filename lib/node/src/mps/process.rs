@@ -35,7 +35,6 @@ const STUCK_PAUSE: Duration = Duration::from_millis(25);
 /// The role of a process for its daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The control daemon.
     Control,
     /// A server that runs as root; it has the contexts of its clients.
     Server,
@@ -242,7 +241,6 @@ fn proc(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// All pids.
 fn pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

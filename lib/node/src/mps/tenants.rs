@@ -16,10 +16,8 @@ use gpufrac_host::log::JobLog;
 /// The reasons why a job could not be added to a daemon or removed from it.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
-    /// An error of the daemon.
     #[error(transparent)]
     Mps(#[from] MpsError),
-    /// The other leases cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -38,19 +38,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// The reasons why a slice could not be released.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
-    /// The lease cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The locks cannot be opened.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The GPU cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// NVML cannot be started.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// The slice cannot be removed.
     #[error(transparent)]
     Teardown(#[from] TeardownError),
 }

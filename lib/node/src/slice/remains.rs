@@ -155,7 +155,6 @@ impl Rights {
 /// The reasons why the permitted holders are not known.
 #[derive(Debug, thiserror::Error)]
 enum RightsError {
-    /// The record of node-setup.
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
@@ -215,7 +214,6 @@ fn groups_of(mount: &Path, node: &str, job_id: JobId) -> Vec<PathBuf> {
 /// The reasons why devices stay open in the remains of a group.
 #[derive(Debug, thiserror::Error)]
 enum DenyError {
-    /// A file of the group cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
     // It took too long: the kernel visits all groups below for each rule.

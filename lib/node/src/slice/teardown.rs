@@ -37,10 +37,7 @@ pub enum TeardownError {
     /// The GPU fell off the bus or was removed.
     /// Cure: Look for Xid errors in the kernel's log; `gpufrac lease drop` removes the lease.
     #[error("the GPU {uuid} of the lease is no longer on this node")]
-    NoGpu {
-        /// UUID of the GPU.
-        uuid: String,
-    },
+    NoGpu { uuid: String },
     /// The driver says that the instance is gone, and lists it. The lease and its place stay.
     /// Cure: It is tried again. If it stays, end DCGM and other monitoring, or reset the GPU when no job uses it.
     #[error("GPU instance {gi_id} of {gpu} still stands, although the driver reported its end")]
@@ -49,22 +46,16 @@ pub enum TeardownError {
         /// The id of the GPU instance.
         gi_id: u32,
     },
-    /// The capability files could not be given back to root.
     #[error(transparent)]
     Caps(#[from] CapsError),
-    /// The compute mode could not be restored.
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// The job could not be removed from its control daemon.
     #[error(transparent)]
     Share(#[from] ShareError),
-    /// A file could not be removed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The lease could not be changed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The lease cannot change to this state.
     #[error(transparent)]
     Lease(#[from] LeaseError),
 }

@@ -20,7 +20,6 @@ pub const FIX: &str = "`gpufrac clean` shows it and destroys it if nothing uses 
 /// An instance without a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unleased {
-    /// NVML index of its GPU.
     pub gpu_index: GpuIndex,
     pub instance: Instance,
     /// The name of its profile, such as `3g.40gb`.
@@ -53,13 +52,11 @@ impl fmt::Display for Unleased {
 /// The reasons why an instance was not destroyed, or was not searched for.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
-    /// The driver refuses.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
     /// The leases cannot be read, so instances without a lease are not known.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The instance's files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
     /// A process runs on the instance.

@@ -19,7 +19,6 @@ pub(crate) const SETUP: &str =
 /// The reasons why a lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A file could not be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder does not exist.

@@ -25,7 +25,6 @@ const DAEMON: &str = "reaper";
 /// The reasons why a GPU could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The lock file could not be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// The lock's file could not be locked.
@@ -45,7 +44,6 @@ pub enum LockError {
         path.display()
     )]
     Timeout {
-        /// NVML index of the GPU.
         gpu_index: GpuIndex,
         /// The lock file.
         path: PathBuf,
@@ -136,7 +134,6 @@ impl Locks {
         }
     }
 
-    /// The path of the daemon's lock.
     pub fn daemon_path(&self) -> PathBuf {
         self.dir.path().join(DAEMON)
     }
@@ -163,7 +160,6 @@ impl Locks {
         self.dir.path()
     }
 
-    /// The lock file of a GPU, and its path.
     pub(super) fn gate(&self, gpu_index: GpuIndex) -> Result<(File, PathBuf), FileError> {
         let name = format!("gpu{gpu_index}");
         Ok((self.dir.lock_file(&name)?, self.dir.path().join(&name)))

@@ -14,7 +14,6 @@ pub const FOLDER: &str = "put-back";
 /// A job that went back to the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutBack {
-    /// Slurm's id of the job.
     pub job_id: JobId,
     /// Slurm's count of requeues, before this one.
     pub restart_count: u32,

@@ -24,7 +24,6 @@ const VERSION: u32 = 1;
 /// The reasons why the record could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file or its folder could not be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// node-setup did not run since boot.
@@ -39,7 +38,6 @@ pub enum RecordError {
     #[error("`{}` is not a record of this version ({source}): run `gpufrac node-setup`", path.display())]
     Text {
         path: PathBuf,
-        /// The error of the parser.
         source: serde_json::Error,
     },
     /// node-setup did not run since boot.
@@ -67,7 +65,6 @@ impl Caused for RecordError {
 /// A GPU at boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedGpu {
-    /// NVML index.
     pub index: GpuIndex,
     /// `GPU-...`
     pub uuid: String,
@@ -93,7 +90,6 @@ pub struct NodeRecord {
     version: u32,
     /// The kernel's id of the boot for which it is valid.
     pub boot_id: String,
-    /// The node's name in Slurm.
     pub node: String,
     /// Every GPU, in NVML's order.
     pub gpus: Vec<RecordedGpu>,

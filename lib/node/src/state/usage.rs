@@ -19,14 +19,12 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Why a record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// The folder or the file could not be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// The usage record could not be written.
     /// Cure: Free space, and correct the path in `[paths]`.
     #[error("writing the usage record of job {job_id} failed: {source}")]
     Json {
-        /// Slurm's id of the job.
         job_id: JobId,
         source: serde_json::Error,
     },

@@ -13,7 +13,6 @@ use crate::rules::prolog::PROLOG_NEEDS;
 pub struct Trouble {
     /// The setting or line that names the file.
     pub place: String,
-    /// The path of the file.
     pub path: PathBuf,
     pub wrong: Wrong,
 }
@@ -30,12 +29,7 @@ pub enum Wrong {
     /// The file has no version, as each plugin has.
     IsNoPlugin,
     /// The plugin is built for another series than this host's Slurm.
-    OtherSeries {
-        /// The series of the file.
-        built_for: Series,
-        /// The series of this host's Slurm.
-        host: Series,
-    },
+    OtherSeries { built_for: Series, host: Series },
     /// The program or plugin is of another build of gpufrac than `gpufrac`.
     OtherBuild(String),
     /// Users other than root can change the file.
@@ -53,7 +47,6 @@ pub enum Wrong {
         reader: &'static str,
         /// The folder or file whose mode is the reason.
         at: PathBuf,
-        /// The missing permission.
         permission: char,
         then: &'static str,
     },

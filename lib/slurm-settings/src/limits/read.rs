@@ -23,12 +23,10 @@ const KEYS: [&str; 11] = [
     "MaxTRESRunMinsPA",
 ];
 
-/// The columns to ask for of QOS.
 pub(super) fn columns_of_qos() -> String {
     format!("Name,Flags,{}", KEYS.join(","))
 }
 
-/// The columns to ask for of associations.
 pub(super) fn columns_of_associations() -> String {
     let limits = KEYS[..OF_ASSOCIATIONS].join(",");
     format!("Cluster,Account,User,Partition,{limits}")

@@ -16,7 +16,6 @@ pub enum Given {
     Nothing,
     /// Devices, or shares of one.
     Devices {
-        /// Slurm's indexes.
         indexes: Vec<DeviceIndex>,
         /// The number of shares; with a whole device the user's own value.
         shards: Option<u32>,
@@ -36,47 +35,33 @@ pub enum Unfit {
     /// The epilog of the job has begun, or its prolog is not done.
     /// Cure: Submit the job again; if it repeats, look at the node's syslog of the job.
     #[error("job {job_id}: its slice is in state {state}, not active")]
-    NotActive {
-        /// Slurm's id of the job.
-        job_id: JobId,
-        state: LeaseState,
-    },
+    NotActive { job_id: JobId, state: LeaseState },
     // slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
     /// slurmd started the job without its prolog, for example after slurmctld lost its state.
     /// Cure: Submit the job again. Admins: `Prolog=` and `PrologFlags` by `gpufrac check --slurm`.
     #[error(
         "job {job_id}: Slurm allocated a GPU or a part of one, but no prolog created a slice; submit the job again"
     )]
-    NoLease {
-        /// Slurm's id of the job.
-        job_id: JobId,
-    },
+    NoLease { job_id: JobId },
     /// slurm.conf gives the node gpufrac or its devices, and gpufrac.toml does not name the node.
     /// Cure: Admins: add the node to a pool.
     #[error(
         "job {job_id}: Slurm allocated a GPU or a part of one, but gpufrac.toml has no pool on this node; add the node to a pool"
     )]
-    NoPool {
-        /// Slurm's id of the job.
-        job_id: JobId,
-    },
+    NoPool { job_id: JobId },
     // Slurm counts gpufrac for the job without a GPU: job_submit did not see the request.
     /// The line of the plugin was removed from slurm.conf; Slurm then takes `gpufrac:25` for a count.
     /// Cure: Add the line, restart slurmctld; submit the job again.
     #[error(
         "job {job_id}: Slurm counted gpufrac without a GPU, because slurm.conf has no JobSubmitPlugins=gpufrac; the admin adds the line (`gpufrac check`), then submit the job again"
     )]
-    CountAlone {
-        /// Slurm's id of the job.
-        job_id: JobId,
-    },
+    CountAlone { job_id: JobId },
     /// The request was changed after the slice was made.
     /// Cure: Submit the job again.
     #[error(
         "job {job_id}: its slice is of device {device}, which Slurm did not allocate to the job; submit the job again"
     )]
     OtherDevice {
-        /// Slurm's id of the job.
         job_id: JobId,
         /// The device of the lease.
         device: DeviceIndex,
@@ -89,7 +74,6 @@ pub enum Unfit {
         "job {job_id}: its slice is {slice} % of a GPU, but Slurm allocated {allocated} %; submit the job again"
     )]
     Differs {
-        /// Slurm's id of the job.
         job_id: JobId,
         /// Percent of a GPU in the leases.
         slice: u32,
@@ -108,7 +92,6 @@ impl Unfit {
 /// The data with which the leases of a job are compared.
 #[derive(Debug)]
 pub struct Comparison<'a> {
-    /// Slurm's id of the job.
     pub job_id: JobId,
     /// Whether the step has everything that the job holds on this node: the batch script and the interactive step.
     pub is_whole_job: bool,

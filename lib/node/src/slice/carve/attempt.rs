@@ -41,7 +41,6 @@ pub enum Carved {
     Kept(Vec<Lease>),
 }
 
-/// The data of an attempt.
 pub(super) struct Attempt<'a> {
     pub job: &'a JobEnv,
     pub node: &'a Node,
@@ -74,7 +73,6 @@ enum Cut {
     Bare,
     /// Into shares of the GPU itself.
     Shares {
-        /// The memory of the GPU.
         memory: MemoryMib,
         /// Whether the driver limits the memory of a job's control group.
         group_limit: bool,

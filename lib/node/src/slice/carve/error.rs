@@ -60,10 +60,8 @@ pub enum Fault {
     difference = difference(*pools)
 )]
 pub struct OtherPools {
-    /// Slurm's id of the job.
     pub job_id: JobId,
     pub node: String,
-    /// The pool of the node.
     pub pool: String,
     /// The units that Slurm counted.
     pub units: Units,
@@ -107,25 +105,18 @@ pub enum CarveError {
     /// The counted units are no size of this node.
     #[error("{0}")]
     OtherPools(OtherPools),
-    /// The record of node-setup cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A lease cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The GPU cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// NVML failed.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// A lease cannot change its state.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// Capability files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
     /// The lease of the job's earlier run could not be removed.
@@ -146,7 +137,6 @@ pub enum CarveError {
         /// The error during the removal.
         cleanup: TeardownError,
     },
-    /// The text of job_submit's entry is not an entry.
     #[error(transparent)]
     Entry(EntryError),
     /// The programs were built for another series of Slurm.
@@ -159,10 +149,7 @@ pub enum CarveError {
         "Slurm gave the job the devices {devices:?}, and not all of them are whole GPUs; ask for one part of a GPU, --gres=gpufrac:0.25, or for whole GPUs where there are any, --gres=gpufrac:2",
         devices = numbers(devices)
     )]
-    SeveralDevices {
-        /// Slurm's indexes.
-        devices: Vec<DeviceIndex>,
-    },
+    SeveralDevices { devices: Vec<DeviceIndex> },
     /// The request was changed after submission.
     /// Cure: Submit the job again.
     #[error(
@@ -173,7 +160,6 @@ pub enum CarveError {
     /// Cure: Compare gres.conf with `gpufrac conf`; restart slurmd.
     #[error("Slurm gave the job the devices {devices:?}, but the pools of this node have {count}", devices = numbers(devices))]
     UnknownDevice {
-        /// Slurm's indexes.
         devices: Vec<DeviceIndex>,
         /// The number of devices in the configuration.
         count: usize,
@@ -183,19 +169,13 @@ pub enum CarveError {
     #[error(
         "pool `{pool}` has GPU {gpu_index} by the configuration, but not by the record of node-setup"
     )]
-    ConfigChanged {
-        pool: String,
-        /// NVML's index.
-        gpu_index: GpuIndex,
-    },
+    ConfigChanged { pool: String, gpu_index: GpuIndex },
     /// The request names a mechanism that the pool does not have.
     /// Cure: Change the job (`scontrol update`), or submit it to another partition.
     #[error("the job asks for mechanism {asked}, pool `{pool}` offers {offered}")]
     Mechanism {
-        /// The mechanism in the entry.
         asked: Mechanism,
         pool: String,
-        /// The mechanism of the pool.
         offered: Mechanism,
     },
     /// The job was moved to a partition that does not allow its size.
@@ -204,7 +184,6 @@ pub enum CarveError {
         "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} {update}` and release it, or cancel it and submit it again"
     )]
     Rule {
-        /// Slurm's id of the job.
         job_id: JobId,
         partition: String,
         rule: String,
@@ -218,7 +197,6 @@ pub enum CarveError {
         "job {job_id} was submitted with --get-user-env or --export=NONE to a partition without shared GPUs, and moved to {partition}; submit it again there, with #!/bin/bash -l in its script"
     )]
     Login {
-        /// Slurm's id of the job.
         job_id: JobId,
         /// The partition to which it was moved.
         partition: String,
@@ -228,18 +206,13 @@ pub enum CarveError {
     #[error(
         "{source}; change the job with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
-    Ambiguous {
-        /// Slurm's id of the job.
-        job_id: JobId,
-        source: RequestError,
-    },
+    Ambiguous { job_id: JobId, source: RequestError },
     /// The request and Slurm's allocation differ.
     /// Cure: Change the job, then release it.
     #[error(
         "the job asks for {wanted} {name}, and Slurm allocated {allocated} of them on this node; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
     Allocated {
-        /// Slurm's id of the job.
         job_id: JobId,
         /// The counted resource.
         name: String,
@@ -258,17 +231,11 @@ pub enum CarveError {
     #[error(
         "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); cancel it, and submit it again with one of them"
     )]
-    NodeAndTask {
-        /// The request per node.
-        per_node: String,
-        /// The request per task.
-        per_task: String,
-    },
+    NodeAndTask { per_node: String, per_task: String },
     /// The device is asked for without an amount.
     /// Cure: Submit the job again with an amount.
     #[error("`{tres}` does not say how much of device {device} the job asks for")]
     NoSize {
-        /// Slurm's index.
         device: DeviceIndex,
         /// The GRES in the record.
         tres: String,
@@ -285,7 +252,6 @@ pub enum CarveError {
     /// Cure: Drain the node, run `gpufrac node-setup`, resume the node.
     #[error("GPU {index} is {found} now, at boot it was {expected}")]
     OtherGpu {
-        /// NVML's index.
         index: GpuIndex,
         /// UUID at boot.
         expected: String,
@@ -335,9 +301,7 @@ pub enum CarveError {
     NoPlace {
         /// The menu entry's profile.
         profile: String,
-        /// The side of the GPU.
         side: Side,
-        /// NVML's index.
         gpu_index: GpuIndex,
         /// The instances on that side.
         standing: String,
@@ -348,20 +312,14 @@ pub enum CarveError {
     NotOurs {
         /// The menu entry's profile.
         profile: String,
-        /// The side of the GPU.
         side: Side,
-        /// NVML's index.
         gpu_index: GpuIndex,
         /// The instances without a lease.
         standing: String,
     },
     /// MIG is on, and the pool's mechanism needs it off.
     #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
-    MigOn {
-        gpu: String,
-        /// The pool's mechanism.
-        mechanism: Mechanism,
-    },
+    MigOn { gpu: String, mechanism: Mechanism },
     /// Leases of jobs that are ending still count.
     /// Cure: The job waits or is requeued. If it repeats: `gpufrac leases`.
     #[error(
@@ -370,9 +328,7 @@ pub enum CarveError {
     NoRoom {
         /// The granted units.
         units: Units,
-        /// The side of the GPU.
         side: Side,
-        /// NVML's index.
         gpu_index: GpuIndex,
         /// The units of other jobs.
         taken: u32,
@@ -384,18 +340,14 @@ pub enum CarveError {
     #[error("{gpu} is still shared by {mechanism} with job {job_id}, by an earlier configuration")]
     Earlier {
         gpu: String,
-        /// Slurm's id of the job.
         job_id: JobId,
         /// The mechanism of that job.
         mechanism: Mechanism,
     },
-    /// The compute mode cannot be changed.
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// MIG mode is not what the job needs.
     #[error(transparent)]
     Switch(#[from] SwitchError),
-    /// An error of the MPS control daemon.
     #[error(transparent)]
     Share(#[from] ShareError),
     /// A process holds the file of the free instance.
@@ -406,7 +358,6 @@ pub enum CarveError {
     Held {
         /// The process, in words.
         holder: String,
-        /// The place of the instance.
         place: Occupied,
     },
     /// A process that belongs to no job runs on the new instance.

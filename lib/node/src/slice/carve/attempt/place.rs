@@ -316,7 +316,6 @@ pub(super) enum Look {
     Places,
 }
 
-/// A place for a slice.
 pub(super) struct Place {
     pub(super) candidate: Candidate,
     /// The lease of the kept instance at this place, which becomes the job's.
