@@ -46,6 +46,7 @@ const CLIENT_FUNCTIONS: &[&str] = &[
 
 const TYPES: &[&str] = &[
     "job_array_resp_msg_t",
+    "job_defaults_t",
     "job_desc_msg_t",
     "job_info_msg_t",
     "job_states",
@@ -68,6 +69,7 @@ const TYPES: &[&str] = &[
 const CONSTANTS: &[&str] = &[
     "ESLURM_.*",
     "GPUFRAC_.*",
+    "JOB_DEF_.*",
     "NO_VAL.*",
     "SLURM_ERROR",
     "SLURM_SUCCESS",

@@ -25,7 +25,7 @@ pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use keys::of_page as keys_of_page;
 pub use schema::Row;
-pub use tables::{Config, Hooks, PartitionRules, Paths, VERSION, Web, WhenStuck};
+pub use tables::{AboveMax, Config, Hooks, PartitionRules, Paths, VERSION, Web, WhenStuck};
 
 /// The path of the configuration on every host.
 pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";

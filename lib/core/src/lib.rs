@@ -29,6 +29,7 @@ pub mod lease;
 pub mod mechanism;
 pub mod mig_type;
 pub mod nodes_gres;
+pub mod per_gpu;
 pub mod policy;
 mod pool;
 pub mod pools_sum;

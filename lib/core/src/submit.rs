@@ -12,6 +12,7 @@ use crate::request::GresForm;
 use crate::rounding;
 
 pub mod burst;
+mod ceilings;
 mod conflicts;
 mod decision;
 mod gpus;
@@ -23,6 +24,7 @@ mod option;
 mod refusal;
 mod requested;
 mod several;
+mod share;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ mod types;
 mod written;
 
 use decision::Decision;
-pub use job::{Existing, JobRequest, Occasion, Verdict};
+pub use job::{Existing, JobRequest, Memory, Occasion, Share, SitePerGpu, Verdict};
 pub use refusal::{FractionOption, RawReason, Refusal};
 use texts::Texts;
 

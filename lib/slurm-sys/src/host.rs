@@ -1,9 +1,13 @@
 //! Reads data of the process that loaded the plugin.
 
+mod per_gpu;
+
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io;
 use std::path::PathBuf;
 use std::ptr;
+
+pub use per_gpu::{PerGpu, per_gpu};
 
 use crate::{raw, text};
 
@@ -51,6 +55,15 @@ pub fn takes_core_spec() -> bool {
     })
 }
 
+/// Whether Slurm gives all memory of a node to a job that names none (no `DefMemPerCPU`, no `DefMemPerNode`).
+#[must_use]
+pub fn gives_all_memory() -> bool {
+    slurm_conf().is_some_and(|slurm_conf| {
+        // SAFETY: as in `slurm_conf_read_at`.
+        unsafe { ptr::read_volatile(&raw const (*slurm_conf).def_mem_per_cpu) == 0 }
+    })
+}
+
 /// Whether this process is a slurmctld that `scontrol reconfigure` has just started to replace a running one.
 ///
 /// From 23.11 on the old one waits for the new one, and continues if the new one does not start (`_try_to_reconfig`
@@ -81,19 +94,29 @@ pub unsafe fn controller_default_partition() -> Option<String> {
 /// The caller holds slurmctld's partition lock, as in job_submit.
 #[must_use]
 pub unsafe fn controller_has_partition(name: &str) -> bool {
-    let find = variable(c"find_part_record");
     let Ok(name) = CString::new(name) else {
         return false;
     };
+    // SAFETY: by the contract of this function.
+    variable(c"find_part_record").is_null() || unsafe { find_partition(&name) }.is_some()
+}
+
+/// slurmctld's record of a partition; None if there is none, or outside slurmctld.
+///
+/// # Safety
+/// The caller holds slurmctld's partition lock, as in job_submit.
+unsafe fn find_partition(name: &CStr) -> Option<*const c_void> {
+    let find = variable(c"find_part_record");
     if find.is_null() {
-        return true;
+        return None;
     }
     // SAFETY: `part_record_t *find_part_record(char *name)` of slurmctld.h, the same from 22.05 to 26.05; it only
     // compares names.
-    unsafe {
+    let record = unsafe {
         let find: unsafe extern "C" fn(*const c_char) -> *const c_void = std::mem::transmute(find);
-        !find(name.as_ptr()).is_null()
-    }
+        find(name.as_ptr())
+    };
+    (!record.is_null()).then_some(record)
 }
 
 /// The partitions of a cluster.

@@ -35,7 +35,9 @@ impl Beside {
             per_socket: gpus(c"gpus-per-socket"),
             per_task: gpus(c"gpus-per-task").or_else(|| options.get(c"tres-per-task")),
             cpus_per_gpu: gpus(c"cpus-per-gpu"),
-            mem_per_gpu: gpus(c"mem-per-gpu"),
+            mem_per_gpu: options
+                .get(c"mem-per-gpu")
+                .map(|value| format!("gpu:{}", in_mib(&value))),
             gpu_freq: gpus(c"gpu-freq"),
             tasks_per_gpu: is_set(c"ntasks-per-gpu"),
             exclusive: exclusive.as_deref().is_some_and(alone),
@@ -62,4 +64,14 @@ impl Beside {
             ..JobRequest::default()
         }
     }
+}
+
+/// `16G` as Slurm writes the value of the option, in MiB, as slurmctld gets it.
+fn in_mib(value: &str) -> String {
+    const UNITS: [(char, u64); 4] = [('M', 1), ('G', 1 << 10), ('T', 1 << 20), ('P', 1 << 30)];
+    let mib = UNITS.iter().find_map(|(unit, factor)| {
+        let number: u64 = value.strip_suffix(*unit)?.parse().ok()?;
+        number.checked_mul(*factor)
+    });
+    mib.map_or_else(|| value.to_owned(), |mib| mib.to_string())
 }

@@ -11,7 +11,9 @@ use gpufrac_core::request::{
     GresForm, Item, Kind, means_fraction, names_fraction, parse, refuse_misspelt, spelled_out,
     without_mark,
 };
-use gpufrac_core::submit::{Existing, JobRequest, Occasion, Refusal, Verdict, beyond_job, decide};
+use gpufrac_core::submit::{
+    Existing, JobRequest, Memory, Occasion, Refusal, Share, Verdict, beyond_job, decide,
+};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw};
 
@@ -263,9 +265,14 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     };
     request.existing = Some(Existing(&exists));
     let verdict = decide(&config, &request, occasion).map_err(Box::new)?;
-    let (text, entry, note) = match verdict {
-        Verdict::Untouched => return Ok(()),
-        Verdict::Rewritten { text, entry, note } => (text, entry, note),
+    let Verdict::Rewritten {
+        text,
+        entry,
+        share,
+        note,
+    } = verdict
+    else {
+        return Ok(());
     };
     if let Some(note) = note {
         log::info(&note);
@@ -276,7 +283,40 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     {
         log::info(&hint);
     }
+    set_share(options, &share)?;
     asked.set(options, &text)
+}
+
+/// Sets the CPUs and the memory that replace `--cpus-per-gpu` and `--mem-per-gpu`. Steps of the job would read the
+/// options from its environment, and Slurm refuses both without a GPU.
+fn set_share(options: &Options, share: &Share) -> Result<(), FilterError> {
+    if share.replaces_options {
+        options.reset(c"cpus-per-gpu");
+        options.reset(c"mem-per-gpu");
+    }
+    let (per_node, per_cpu) = match share.memory {
+        Some(Memory::PerNode(mib)) => (Some(format!("{mib}M")), None),
+        Some(Memory::PerCpu(mib)) => (None, Some(format!("{mib}M"))),
+        None => (None, None),
+    };
+    let values = [
+        (c"mincpus", share.cpus_per_node.map(|cpus| cpus.to_string())),
+        (
+            c"cpus-per-task",
+            share.cpus_per_task.map(|cpus| cpus.to_string()),
+        ),
+        (c"mem", per_node),
+        (c"mem-per-cpu", per_cpu),
+    ];
+    for (option, value) in values {
+        if let Some(value) = value.filter(|value| !options.set(option, value)) {
+            return Err(FilterError::NotTaken {
+                option: option.to_str().unwrap_or_default(),
+                value,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The fraction of the surrounding job, if the command starts a step in it.

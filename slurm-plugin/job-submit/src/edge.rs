@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpufrac_core::fraction::Units;
+use gpufrac_core::per_gpu::PerGpu;
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::submit::burst;
 use gpufrac_core::submit::idle::{self, IdleRefusal};
-use gpufrac_core::submit::{Existing, JobRequest, Occasion, Verdict, decide, may_reach_pools};
+use gpufrac_core::submit::{
+    Existing, JobRequest, Occasion, SitePerGpu, Verdict, decide, may_reach_pools,
+};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
 use crate::error::SubmitError;
 use crate::job_environment::Word;
 use crate::texts::Texts;
-use crate::{job_environment, limits, login_environment, settings};
+use crate::{job_environment, limits, login_environment, settings, share};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const FAILED: c_int = raw::SLURM_ERROR;
@@ -209,6 +212,12 @@ unsafe fn handle(
     // SAFETY: by the contract of this function.
     let exists = |name: &str| unsafe { host::controller_has_partition(name) };
     request.existing = Some(Existing(&exists));
+    let per_gpu = |partition: &str| {
+        // SAFETY: by the contract of this function.
+        let host::PerGpu { cpus, memory } = unsafe { host::per_gpu(partition) };
+        PerGpu { cpus, memory }
+    };
+    request.per_gpu = Some(SitePerGpu(&per_gpu));
 
     // An update does not contain the options of the submission, and leaves them unchanged.
     let mut asked = None;
@@ -234,6 +243,7 @@ unsafe fn handle(
         Verdict::Rewritten {
             text,
             mut entry,
+            share: with_it,
             note,
         } => {
             if let (Some(wish), Some(config)) = (asked, config) {
@@ -248,6 +258,8 @@ unsafe fn handle(
             };
             // SAFETY: by the contract of this function.
             unsafe { memory::replace(field, Some(&text)) };
+            // SAFETY: by the contract of this function.
+            unsafe { share::write(job, &with_it, request.form) };
             (config.map(|config| (entry, config.pools_sum())), note)
         }
     };

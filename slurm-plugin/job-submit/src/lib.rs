@@ -15,6 +15,7 @@ mod job_environment;
 mod limits;
 mod login_environment;
 mod settings;
+mod share;
 mod texts;
 
 slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "job_submit/gpufrac", any release);

@@ -3,7 +3,7 @@
 use gpufrac_core::nodes_gres::NodesGres;
 use gpufrac_core::pools_sum;
 use gpufrac_core::request::GresForm;
-use gpufrac_core::submit::JobRequest;
+use gpufrac_core::submit::{JobRequest, Memory};
 use slurm_sys::{host, raw, text};
 
 /// The texts of a job description from which a request is made.
@@ -75,6 +75,12 @@ impl Texts {
                 && host::takes_core_spec(),
             tasks: number(job.num_tasks),
             tasks_per_node: number16(job.ntasks_per_node),
+            cpus_per_task: number16(job.cpus_per_task),
+            cpus_per_node: number16(job.pn_min_cpus),
+            memory: memory(job.pn_min_memory),
+            gets_all_memory: host::gives_all_memory(),
+            per_gpu: None,
+            min_nodes: number(job.min_nodes),
             max_nodes: number(job.max_nodes),
             burst: None,
         }
@@ -82,12 +88,21 @@ impl Texts {
 }
 
 /// None if the number is not set.
-fn number(value: u32) -> Option<u32> {
+pub fn number(value: u32) -> Option<u32> {
     (![raw::GPUFRAC_NO_VAL, 0].contains(&value)).then_some(value)
 }
 
 fn number16(value: u16) -> Option<u32> {
     (![raw::GPUFRAC_NO_VAL16, 0].contains(&value)).then(|| u32::from(value))
+}
+
+fn memory(value: u64) -> Option<Memory> {
+    let mib = value & !raw::GPUFRAC_MEM_PER_CPU;
+    (value != raw::GPUFRAC_NO_VAL64).then_some(if mib == value {
+        Memory::PerNode(mib)
+    } else {
+        Memory::PerCpu(mib)
+    })
 }
 
 fn form() -> GresForm {

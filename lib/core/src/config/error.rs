@@ -125,10 +125,22 @@ pub enum Problem {
     /// Cure: Write a number from 1 to 255.
     #[error("{value} is not a number from 1 to 255")]
     Count { value: String },
+    /// The default is more than the ceiling.
+    /// Cure: Write a smaller default, or a higher ceiling.
+    #[error("is more than {max}")]
+    AboveMax { max: &'static str },
     /// The memory of a GPU is not a plausible number of MiB.
     /// Cure: Write what `nvidia-smi` prints for the GPU.
     #[error("{value} is not a GPU's memory in MiB, such as 46068")]
     Memory { value: String },
+    /// The number of CPUs for a GPU is outside of the range.
+    /// Cure: Write a number from 1 to 65000.
+    #[error("{value} is no number of CPUs from 1 to 65000")]
+    CpusPerGpu { value: String },
+    /// The memory for a GPU is no amount.
+    /// Cure: Write MiB, or a text such as `"60G"`.
+    #[error("{value} is no amount of memory, such as \"60G\"")]
+    MemoryPerGpu { value: String },
     // Slurm could give a job a GPU of another pool, because both pools have the same Type.
     /// Slurm chooses devices by Type and node. It could take a device of the other pool.
     /// Cure: Let the pool serve the partition, or give the pool nodes of its own.

@@ -5,7 +5,7 @@ mod pool;
 mod reaper;
 
 use super::schema::{Row, Table, rows};
-use super::tables::{Config, Hooks, PartitionRules, Paths, Web, WhenStuck};
+use super::tables::{AboveMax, Config, Hooks, PartitionRules, Paths, Web, WhenStuck};
 use super::values;
 use crate::count_name::CountName;
 use crate::rates::{Millionths, Rate, Rates};
@@ -98,6 +98,20 @@ pub(super) const PARTITION: Table<PartitionRules> = Table {
         /// Whether users may ask for `gres/gpu`, `gres/shard` and `gres/mps` themselves. The node rounds such a request
         /// down to the menu.
         Default allow_raw: yes_or_no = false;
+        /// The CPUs that a job gets with a GPU, and with a fraction in part, rounded up, unless it names CPUs. Slurm's
+        /// `DefCpuPerGPU` does the same; this key comes first. 1 to 65000.
+        Example cpus_per_gpu: own(values::cpus_per_gpu) = 16;
+        /// The memory that a job gets with a GPU, and with a fraction in part, unless it names memory: MiB, or a text
+        /// with `M`, `G` or `T`. Slurm's `DefMemPerGPU` does the same; this key comes first.
+        Example memory_per_gpu: own(values::memory_per_gpu) = "60G";
+        /// The most CPUs that a job may have with a GPU, and with a fraction in part. 1 to 65000.
+        Example max_cpus_per_gpu: own(values::max_cpus_per_gpu) = 32;
+        /// The most memory that a job may have with a GPU, and with a fraction in part. A job that would get all memory
+        /// of its node, because it names none and Slurm has no default, gets this much.
+        Example max_memory_per_gpu: own(values::max_memory_per_gpu) = "120G";
+        /// What happens to a job above these ceilings: it is refused with a message that says what it can have, or it
+        /// gets the most that it may have, and a message.
+        Default above_max: ["refuse" => AboveMax::Refuse, "lower" => AboveMax::Lower] = "refuse";
     },
 };
 

@@ -250,6 +250,14 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// As `integer`, or a text.
+    pub(super) fn number_or_text(&self) -> String {
+        match self.value.get_ref() {
+            DeValue::String(text) => text.to_string(),
+            _ => self.integer(),
+        }
+    }
+
     /// As `integer`, or a number with decimals.
     pub(super) fn number(&self) -> String {
         match self.value.get_ref() {

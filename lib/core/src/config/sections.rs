@@ -409,5 +409,17 @@ fn rules(section: &Section<'_>) -> Option<PartitionRules> {
         ..PartitionRules::default()
     };
     keys::PARTITION.fill(section, &mut rules);
+    let (is, max) = (rules.per_gpu, rules.max_per_gpu);
+    let pairs = [
+        ("cpus_per_gpu", is.cpus, "max_cpus_per_gpu", max.cpus),
+        ("memory_per_gpu", is.memory, "max_memory_per_gpu", max.memory),
+    ];
+    for (key, is, max_key, max) in pairs {
+        if let (Some(is), Some(max), Some(item)) = (is, max, section.get(key))
+            && is > max
+        {
+            item.wrong(Problem::AboveMax { max: max_key });
+        }
+    }
     Some(rules)
 }

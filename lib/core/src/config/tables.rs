@@ -7,6 +7,7 @@ use crate::crc64::crc64;
 use crate::fraction::Fraction;
 use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::MenuEntry;
+use crate::per_gpu::PerGpu;
 use crate::policy::Reaper;
 use crate::pool::{Device, Pool};
 use crate::pools_sum::PoolsSum;
@@ -122,6 +123,21 @@ pub struct PartitionRules {
     pub max: Option<Fraction>,
     pub default: Option<Fraction>,
     pub allow_raw: bool,
+    /// The CPUs and the memory that come with a GPU, and with a fraction in part.
+    pub per_gpu: PerGpu,
+    /// The most of them that a job may have.
+    pub max_per_gpu: PerGpu,
+    pub above_max: AboveMax,
+}
+
+/// What happens to a job that asks for more CPUs or memory than [`PartitionRules::max_per_gpu`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AboveMax {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// It gets the most that it may have.
+    Lower,
 }
 
 impl PartitionRules {

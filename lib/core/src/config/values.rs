@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use super::error::Problem;
 use super::read::Field;
+use super::tables::PartitionRules;
 use crate::count_name::CountName;
 use crate::policy::{IdleWish, Mail, Policy, Reaper, Signal};
 use crate::pool::PoolOptions;
 use crate::rates::Millionths;
+use crate::request::amount_of_memory;
 
 /// The time between the signal for a checkpoint and the end of the job, if the file has none.
 const DEFAULT_CHECKPOINT_TIME: Duration = Duration::from_secs(300);
@@ -26,6 +28,38 @@ pub(super) fn library(options: &mut PoolOptions, item: &Field<'_>) {
         |value| value.starts_with('/') && !value.contains(ends),
         |value| Problem::LibraryPath { value },
     );
+}
+
+pub(super) fn cpus_per_gpu(rules: &mut PartitionRules, item: &Field<'_>) {
+    rules.per_gpu.cpus = cpus(item);
+}
+
+pub(super) fn memory_per_gpu(rules: &mut PartitionRules, item: &Field<'_>) {
+    rules.per_gpu.memory = memory(item);
+}
+
+pub(super) fn max_cpus_per_gpu(rules: &mut PartitionRules, item: &Field<'_>) {
+    rules.max_per_gpu.cpus = cpus(item);
+}
+
+pub(super) fn max_memory_per_gpu(rules: &mut PartitionRules, item: &Field<'_>) {
+    rules.max_per_gpu.memory = memory(item);
+}
+
+fn cpus(item: &Field<'_>) -> Option<u64> {
+    let value = item.integer();
+    item.right(match value.parse() {
+        Ok(cpus @ 1..=65000) => Ok(cpus),
+        _ => Err(Problem::CpusPerGpu { value }),
+    })
+}
+
+/// MiB, as a number or as a text with a unit.
+fn memory(item: &Field<'_>) -> Option<u64> {
+    let value = item.number_or_text();
+    let number = value.parse().ok().filter(|mib| *mib > 0);
+    let mib = number.or_else(|| Some(amount_of_memory(&value)?.0));
+    item.right(mib.ok_or(Problem::MemoryPerGpu { value }))
 }
 
 pub(super) fn metrics(reaper: &mut Reaper, item: &Field<'_>) {

@@ -61,6 +61,11 @@ pub(super) fn is_memory(text: &str) -> bool {
     memory(text).is_some()
 }
 
+/// An amount of memory, `10G`; None for another text.
+pub(crate) fn amount_of_memory(text: &str) -> Option<MemoryMib> {
+    memory(text).flatten()
+}
+
 /// The fraction of `1/4` and `25%`, which the grammar does not allow but which have a clear meaning.
 pub(super) fn other_notation(text: &str) -> Option<Fraction> {
     if text.contains('/') {

@@ -50,21 +50,10 @@ pub(super) fn elsewhere<'i, 't: 'i>(
     Ok(found)
 }
 
-/// The option that binds something to whole GPUs; Slurm refuses it together with shards.
-pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
-    let texts = [
-        ("--cpus-per-gpu", request.cpus_per_tres),
-        ("--mem-per-gpu", request.mem_per_tres),
-        ("--gpu-freq", request.tres_freq),
-    ];
-    let names_gpu = |text: &str| {
-        text.split([',', ':', '/', '='])
-            .any(|word| word.eq_ignore_ascii_case("gpu"))
-    };
-    texts
-        .into_iter()
-        .find(|(_, text)| text.is_some_and(names_gpu))
-        .map(|(option, _)| option)
+/// Whether a text of Slurm's options for a GPU (`--cpus-per-gpu`, `--mem-per-gpu`, `--gpu-freq`) is about GPUs.
+pub(super) fn names_gpu(text: &str) -> bool {
+    text.split([',', ':', '/', '='])
+        .any(|word| word.eq_ignore_ascii_case("gpu"))
 }
 
 /// Checks that nothing in the request contradicts a fraction of any size.
@@ -80,8 +69,10 @@ pub(super) fn fraction_alone(
             amount: request::quoted(&fraction.text),
         });
     }
-    if let Some(option) = bound_to_gpu(&decision.request) {
-        return Err(Refusal::PerGpu { option });
+    if decision.request.tres_freq.is_some_and(names_gpu) {
+        return Err(Refusal::PerGpu {
+            option: "--gpu-freq",
+        });
     }
     if decision.pools.is_empty() {
         return Err(not_served(decision));

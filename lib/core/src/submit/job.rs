@@ -5,6 +5,7 @@ use std::fmt;
 use crate::entry::Entry;
 use crate::fraction::Units;
 use crate::nodes_gres::NodesGres;
+use crate::per_gpu::PerGpu;
 use crate::request::{self, GresForm};
 
 /// The event for which a decision is made.
@@ -26,6 +27,38 @@ impl fmt::Debug for Existing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Existing")
     }
+}
+
+/// What Slurm gives for each GPU in a partition. Only slurmctld knows it.
+#[derive(Clone, Copy)]
+pub struct SitePerGpu<'a>(pub &'a dyn Fn(&str) -> PerGpu);
+
+impl fmt::Debug for SitePerGpu<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SitePerGpu")
+    }
+}
+
+/// An amount of memory in MiB, as a job asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// `--mem`; 0 is all memory of the node.
+    PerNode(u64),
+    /// `--mem-per-cpu`.
+    PerCpu(u64),
+}
+
+/// The CPUs and the memory to write into the job; None leaves what the job has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// `--mincpus`: CPUs on each node.
+    pub cpus_per_node: Option<u32>,
+    pub cpus_per_task: Option<u32>,
+    pub memory: Option<Memory>,
+    /// Values of `--cpus-per-gpu` and `--mem-per-gpu`, for GPUs that Slurm counts as devices.
+    pub per_gpu: PerGpu,
+    /// Whether `--cpus-per-gpu` and `--mem-per-gpu` of the job are removed, because the other values replace them.
+    pub replaces_options: bool,
 }
 
 /// The request of a job, in Slurm's own texts; `None` for an option that is not given.
@@ -76,6 +109,17 @@ pub struct JobRequest<'a> {
     pub tasks: Option<u32>,
     /// `--ntasks-per-node`.
     pub tasks_per_node: Option<u32>,
+    /// `--cpus-per-task`.
+    pub cpus_per_task: Option<u32>,
+    /// `--mincpus`.
+    pub cpus_per_node: Option<u32>,
+    pub memory: Option<Memory>,
+    /// Whether Slurm gives all memory of a node to a job that names none.
+    pub gets_all_memory: bool,
+    /// What Slurm gives for a GPU.
+    pub per_gpu: Option<SitePerGpu<'a>>,
+    /// The minimum of `--nodes`.
+    pub min_nodes: Option<u32>,
     /// The maximum of `--nodes`.
     pub max_nodes: Option<u32>,
     /// `--gpufrac-burst`: the ceiling of compute.
@@ -113,7 +157,9 @@ pub enum Verdict {
         text: String,
         /// The entry for the node.
         entry: Entry,
-        /// A message for the user: that the fraction was rounded up.
+        /// The CPUs and the memory that come with the fraction.
+        share: Share,
+        /// A message for the user: that the fraction was rounded up, and what comes with it.
         note: Option<String>,
     },
 }

@@ -180,13 +180,44 @@ pub enum Refusal {
         "gpufrac: this Slurm cannot remove GRES from a job; write all GRES that the job needs in one TresPerNode, or cancel the job and submit it again"
     )]
     CountsStay,
-    /// Slurm takes the option for whole GPUs only.
-    /// Cure: Use `--cpus-per-task` or `--mem`.
+    /// Slurm takes the option for whole GPUs only, or its value is no number for a GPU.
+    /// Cure: Leave `--gpu-freq` out; write a number for a GPU into the other options, or use `--cpus-per-task` and `--mem`.
     #[error(
-        "gpufrac: gpufrac cannot be combined with {option} (Slurm refuses it for shares of GPUs); leave it out{}",
-        if *option == "--gpu-freq" { "" } else { ", and use --cpus-per-task or --mem" }
+        "gpufrac: gpufrac cannot be combined with {option}{}",
+        if *option == "--gpu-freq" {
+            " (Slurm refuses it for shares of GPUs); leave it out"
+        } else {
+            " here; write one number for a GPU when the job is submitted, or use --cpus-per-task or --mem"
+        }
     )]
     PerGpu { option: &'static str },
+    /// The job asks for more CPUs than `max_cpus_per_gpu` of its partition gives to the fraction.
+    /// Cure: Ask for the CPUs of the message, or for a larger fraction.
+    #[error(
+        "gpufrac: {cpus} CPUs are more than {part} may have in partition {partition}, at most {most}; {}",
+        fewer_cpus(*most, *tasks)
+    )]
+    TooManyCpus {
+        part: String,
+        partition: String,
+        cpus: u64,
+        most: u64,
+        /// The tasks on a node.
+        tasks: u64,
+    },
+    /// The job asks for more memory than `max_memory_per_gpu` of its partition gives to the fraction.
+    /// Cure: Ask for the memory of the message, or for a larger fraction.
+    #[error(
+        "gpufrac: {} more than {part} may have in partition {partition}, at most {most} MB; write --mem={most}M, or ask for a larger fraction",
+        memory.map_or_else(|| "all memory of a node is".to_owned(), |mib| format!("{mib} MB of memory are"))
+    )]
+    TooMuchNodeMemory {
+        part: String,
+        partition: String,
+        /// MiB on a node; None for all memory of the node.
+        memory: Option<u64>,
+        most: u64,
+    },
     /// No pool serves the partition.
     /// Cure: Submit to one of the partitions of the message.
     #[error(
@@ -491,5 +522,13 @@ fn ways_here(option: FractionOption, sizes: &[Fraction], named: bool, one: bool)
         partition.to_owned()
     } else {
         format!("{}, or {partition}", ways(option, sizes, &[]))
+    }
+}
+
+/// `write --cpus-per-task=2, or ask for a larger fraction`.
+fn fewer_cpus(most: u64, tasks: u64) -> String {
+    match most / tasks {
+        0 => format!("write at most --ntasks-per-node={most}, or ask for a larger fraction"),
+        per_task => format!("write --cpus-per-task={per_task}, or ask for a larger fraction"),
     }
 }

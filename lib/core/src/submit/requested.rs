@@ -60,10 +60,15 @@ pub(super) fn of<'a>(
 /// Whether nothing in a request names GPUs or conflicts with shares.
 fn is_silent(decision: &Decision<'_>, elsewhere: &Elsewhere) -> bool {
     let request = &decision.request;
+    let options = [
+        request.cpus_per_tres,
+        request.mem_per_tres,
+        request.tres_freq,
+    ];
     !elsewhere.any
         && !request.exclusive
         && !request.core_spec
-        && conflicts::bound_to_gpu(request).is_none()
+        && !options.into_iter().flatten().any(conflicts::names_gpu)
 }
 
 /// The `default` of the partitions, for a job that asks for no GPU.

@@ -13,6 +13,7 @@ use crate::request::{Amount, GresForm, Kind};
 
 mod burst;
 mod mechanisms;
+mod share;
 mod tasks;
 
 const CONFIG: &str = include_str!("tests/halves.toml");
@@ -77,6 +78,13 @@ fn case(line: &str) -> (JobRequest<'_>, &'static [Occasion]) {
             "--ntasks" => request.tasks = number(),
             "--ntasks-per-node" => request.tasks_per_node = number(),
             "--nodes" => request.max_nodes = number(),
+            "--min-nodes" => request.min_nodes = number(),
+            "--cpus-per-task" => request.cpus_per_task = number(),
+            "--mincpus" => request.cpus_per_node = number(),
+            "--mem" => request.memory = number().map(|mib| Memory::PerNode(mib.into())),
+            "--mem-per-cpu" => request.memory = number().map(|mib| Memory::PerCpu(mib.into())),
+            "--all-memory" => request.gets_all_memory = true,
+            "--slurm" => request.per_gpu = Some(share::OF_SLURM),
             "--burst" => request.burst = number().map(Units),
             other => panic!("{other} in {line}"),
         }
@@ -87,9 +95,14 @@ fn case(line: &str) -> (JobRequest<'_>, &'static [Occasion]) {
 fn answer_to(config: &Config, request: &JobRequest<'_>, occasion: Occasion) -> String {
     match decide(config, request, occasion) {
         Ok(Verdict::Untouched) => "untouched".to_owned(),
-        Ok(Verdict::Rewritten { text, entry, note }) => {
+        Ok(Verdict::Rewritten {
+            text,
+            entry,
+            share,
+            note,
+        }) => {
             let note = note.map(|note| format!("\n{note}")).unwrap_or_default();
-            format!("= {text} {entry}{note}")
+            format!("= {text} {entry}{}{note}", share::options(&share))
         }
         Err(refusal) => refusal.to_string(),
     }
@@ -688,7 +701,7 @@ proptest! {
         };
         // A second decision about the result changes nothing and has no note.
         let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
-        let expected = Verdict::Rewritten { text: tres_per_node.clone(), entry, note: None };
+        let expected = Verdict::Rewritten { text: tres_per_node.clone(), entry, share: Share::default(), note: None };
         prop_assert_eq!(decide(config, &again, occasion), Ok(expected));
         // All other items are still there, byte for byte and in order.
         prop_assert_eq!(others(&text), others(&tres_per_node));

@@ -6,6 +6,7 @@ use super::gpus::{Origin, RequestedFraction};
 use super::granted::Granted;
 use super::job::{JobRequest, Verdict};
 use super::refusal::{FractionOption, Refusal};
+use super::share;
 use super::texts::Texts;
 use crate::entry::Entry;
 use crate::request::{self, GresForm, Item, Kind};
@@ -49,7 +50,14 @@ pub(super) fn verdict(
         burst: request.burst,
         ..granted.grant.entry
     };
-    Ok(Verdict::Rewritten { text, entry, note })
+    let (share, with_it) = share::of(decision, requested, &granted)?;
+    let lines: Vec<String> = note.into_iter().chain(with_it).collect();
+    Ok(Verdict::Rewritten {
+        text,
+        entry,
+        share,
+        note: (!lines.is_empty()).then(|| lines.join("\n")),
+    })
 }
 
 /// The list with the counts in place of the item at `position`.

@@ -19,7 +19,9 @@ fn given_on(occasion: Occasion, partition: &str, tres: &str) -> (String, String,
         ..job("", tres)
     };
     match decide(cluster(), &request, occasion) {
-        Ok(Verdict::Rewritten { text, entry, note }) => (
+        Ok(Verdict::Rewritten {
+            text, entry, note, ..
+        }) => (
             text.replace("gres/", ""),
             entry.to_string().replace("v1:units=", ""),
             note.unwrap_or_default(),
@@ -318,7 +320,7 @@ proptest! {
             }
         };
         let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
-        let same = |entry| Verdict::Rewritten { text: tres_per_node.clone(), entry, note: None };
+        let same = |entry| Verdict::Rewritten { text: tres_per_node.clone(), entry, share: Share::default(), note: None };
         match decide(&config, &again, occasion) {
             // The entry of a step is not used, and its text has no Type.
             Ok(Verdict::Rewritten { entry, .. }) if occasion == Occasion::Step => {

@@ -13,7 +13,9 @@ fn tasks<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
 /// (text, entry, note)
 fn on(request: &JobRequest<'_>, occasion: Occasion) -> (String, String, String) {
     match decide(shared_config(), request, occasion) {
-        Ok(Verdict::Rewritten { text, entry, note }) => {
+        Ok(Verdict::Rewritten {
+            text, entry, note, ..
+        }) => {
             assert!(entry.per_task);
             (text, entry.to_string(), note.unwrap_or_default())
         }
