@@ -203,5 +203,5 @@ fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines,
     };
     let devices = config.devices_of_node(name, count);
     let folder: &Path = &node.devices;
-    Ok(GresLines::of(&devices, folder, &config.count_name))
+    Ok(GresLines::of(&devices, folder, &config.count_name, &|_| None))
 }

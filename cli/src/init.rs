@@ -9,6 +9,7 @@ use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_host::cores::Cores;
 use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
@@ -128,9 +129,14 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
 pub fn gpus_of(node: &Node) -> Option<Vec<HostGpu>> {
     let session = node.nvml().ok()?;
     let gpus = session.gpus().ok()?;
+    let cores = Cores::read(&node.driver_root).ok();
     let gpus = (0..).zip(&gpus).map(|(index, gpu)| HostGpu {
         minor: gpu.minor_now().map_or(index, |minor| minor.0),
         product: gpu.name(),
+        cores: cores.as_ref().and_then(|cores| {
+            let near = gpu.near_threads(cores.last_thread()?).ok()?;
+            cores.near(&near)
+        }),
     });
     Some(gpus.collect::<Vec<_>>())
 }

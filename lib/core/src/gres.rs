@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::count_name::CountName;
+use crate::ids::GpuIndex;
 use crate::layout::LayoutKind;
 use crate::pool::Device;
 
@@ -13,6 +14,8 @@ enum GresLine {
     Gpu {
         type_name: &'static str,
         files: String,
+        /// The cores near the GPUs, in Slurm's numbers; None where they are not known.
+        cores: Option<String>,
     },
     /// Shares of these devices.
     Shard {
@@ -27,8 +30,14 @@ enum GresLine {
 impl GresLine {
     fn text(&self, nodes: &str) -> String {
         match self {
-            GresLine::Gpu { type_name, files } => {
-                format!("NodeName={nodes} Name=gpu Type={type_name} File={files}")
+            GresLine::Gpu {
+                type_name,
+                files,
+                cores,
+            } => {
+                let cores = cores.as_deref().map(|cores| format!(" Cores={cores}"));
+                let cores = cores.unwrap_or_default();
+                format!("NodeName={nodes} Name=gpu Type={type_name} File={files}{cores}")
             }
             GresLine::Shard {
                 type_name,
@@ -56,7 +65,7 @@ pub struct GresLines {
 
 impl GresLines {
     /// The lines for the devices of a node, in Slurm's order. `folder` is the folder of the placeholders. `name` is the
-    /// name that counts fractions.
+    /// name that counts fractions. `cores` has the `Cores=` of a GPU, if they are known and Slurm can have them.
     ///
     /// - Every gpu line has a Type: without it, Slurm before 23.11.5 gives shared devices to whole-GPU jobs.
     /// - A shard line names its files, because devices have different numbers of shares, and the Type: without it,
@@ -64,7 +73,12 @@ impl GresLines {
     /// - A device that is only lent whole has one share, which is smaller than any fraction: if a Type has no share,
     ///   Slurm since 23.11 refuses the node (`gres/shard type (whole) reported but not configured`).
     #[must_use]
-    pub fn of(devices: &[Device<'_>], folder: &Path, name: &CountName) -> GresLines {
+    pub fn of(
+        devices: &[Device<'_>],
+        folder: &Path,
+        name: &CountName,
+        cores: &dyn Fn(GpuIndex) -> Option<String>,
+    ) -> GresLines {
         let (mut gpu_lines, mut shard_lines) = (Vec::new(), Vec::new());
         let (mut gpus, mut shards) = (Vec::new(), Vec::new());
         let mut fractions = 0;
@@ -73,13 +87,7 @@ impl GresLines {
                 continue;
             };
             let type_name = first.type_name;
-            let numbers = if first.index == last.index {
-                first.index.to_string()
-            } else {
-                format!("[{}-{}]", first.index, last.index)
-            };
-            let files = folder.join(format!("{type_name}{numbers}"));
-            let files = files.display().to_string();
+            let files = files(folder, first, last);
             let units: u32 = run.iter().map(|device| device.pool.layout.capacity.0).sum();
             fractions += units;
             let count = match first.pool.layout.kind {
@@ -88,10 +96,16 @@ impl GresLines {
             };
             gpus.push(format!("gpu:{type_name}:{}", run.len()));
             shards.push(format!("shard:{type_name}:{count}"));
-            gpu_lines.push(GresLine::Gpu {
-                type_name,
-                files: files.clone(),
-            });
+            let near = |device: &Device<'_>| cores(device.gpu_index);
+            for side in run.chunk_by(|a, b| near(a) == near(b)) {
+                if let (Some(first), Some(last)) = (side.first(), side.last()) {
+                    gpu_lines.push(GresLine::Gpu {
+                        type_name,
+                        files: self::files(folder, first, last),
+                        cores: near(first),
+                    });
+                }
+            }
             shard_lines.push(GresLine::Shard {
                 type_name,
                 count,
@@ -122,6 +136,17 @@ impl GresLines {
     }
 }
 
+/// `/dev/gpufrac/half[0-7]`
+fn files(folder: &Path, first: &Device<'_>, last: &Device<'_>) -> String {
+    let numbers = if first.index == last.index {
+        first.index.to_string()
+    } else {
+        format!("[{}-{}]", first.index, last.index)
+    };
+    let path = folder.join(format!("{}{numbers}", first.type_name));
+    path.display().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +164,26 @@ mod tests {
 
     fn of(config: &Config, gpus: u32) -> GresLines {
         let devices = config.devices_of_node("n1", gpus);
-        GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name)
+        GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name, &|_| None)
+    }
+
+    /// Promise (placement): both halves of a GPU are near the same cores.
+    #[test]
+    fn gpus_of_two_sockets_have_the_cores_of_their_socket() {
+        let config = config(&[("halves", "")]);
+        let cores = |gpu: GpuIndex| Some(if gpu.0 < 2 { "0-15" } else { "16-31" }.to_owned());
+        let devices = config.devices_of_node("n1", 4);
+        let lines = GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name, &cores);
+        assert_eq!(
+            lines.gres_conf("n1"),
+            [
+                "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-3] Cores=0-15",
+                "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[4-7] Cores=16-31",
+                "NodeName=n1 Name=shard Type=half Count=400 File=/dev/gpufrac/half[0-7]",
+                "NodeName=n1 Name=gpufrac Count=400",
+            ]
+        );
+        assert_eq!(lines.gres, "gpu:half:8,shard:half:400,gpufrac:400");
     }
 
     #[test]

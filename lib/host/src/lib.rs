@@ -3,6 +3,7 @@
 
 mod acl;
 pub mod cgroup;
+pub mod cores;
 mod device;
 pub mod exit;
 pub mod files;

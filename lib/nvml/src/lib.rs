@@ -10,6 +10,8 @@ pub mod single;
 pub mod telemetry;
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::ffi::c_ulong;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -281,6 +283,18 @@ impl<'s> Gpu<'s> {
         let minor = self.device()?.minor_number();
         let minor = minor.map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &e))?;
         Ok(DeviceMinor(minor))
+    }
+
+    /// The threads near the GPU, by the kernel's numbers up to `last` (`nvmlDeviceGetCpuAffinity`).
+    pub fn near_threads(&self, last: u32) -> Result<BTreeSet<u32>, NvmlError> {
+        let words = last as usize / c_ulong::BITS as usize + 1;
+        let sets = self.device()?.cpu_affinity(words);
+        let sets = sets.map_err(|e| self.failed("nvmlDeviceGetCpuAffinity", &e))?;
+        let is_near = |thread: &u32| {
+            let word = sets.get((thread / c_ulong::BITS) as usize);
+            word.is_some_and(|word| word >> (thread % c_ulong::BITS) & 1 == 1)
+        };
+        Ok((0..=last).filter(is_near).collect())
     }
 
     /// Whether NVML is started.

@@ -101,7 +101,7 @@ pub fn lines(text: &str, cluster: &Cluster) -> Result<Vec<String>, ConfigErrors>
     for node in cluster.nodes.iter().filter(|node| node.gpus > 0) {
         let devices = config.devices_of_node(&node.name, node.gpus);
         let folder = config.paths.for_node(&node.name).devices;
-        let lines = GresLines::of(&devices, folder.as_ref(), &config.count_name);
+        let lines = GresLines::of(&devices, folder.as_ref(), &config.count_name, &|_| None);
         hostlist::group(&mut groups, lines, &node.name);
     }
     let mut all = vec!["# gres.conf".to_owned()];

@@ -68,6 +68,33 @@ impl Node {
         self.entry.get("Gres")
     }
 
+    /// The CPUs for jobs, by the keys of scontrol, then by those of slurm.conf; None where neither says it.
+    #[must_use]
+    pub fn cpus(&self) -> Option<u32> {
+        let number = |key| self.number(key).and_then(|cpus| u32::try_from(cpus).ok());
+        let product = || {
+            let sockets = number("Sockets").or_else(|| {
+                number("SocketsPerBoard")?.checked_mul(number("Boards").unwrap_or(1))
+            })?;
+            let cores = sockets.checked_mul(number("CoresPerSocket").unwrap_or(1))?;
+            cores.checked_mul(number("ThreadsPerCore").unwrap_or(1))
+        };
+        let known = ["CPUEfctv", "CPUTot", "CPUs", "Procs"].into_iter();
+        let cpus = known.filter_map(number).next().or_else(product);
+        cpus.filter(|cpus| *cpus > 0)
+    }
+
+    /// The memory for jobs in MiB; None where nothing says it.
+    #[must_use]
+    pub fn memory(&self) -> Option<u64> {
+        let reserved = self.number("MemSpecLimit").unwrap_or(0);
+        self.number("RealMemory")?.checked_sub(reserved).filter(|mib| *mib > 1)
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.entry.get(key)?.parse().ok()
+    }
+
     fn has_feature(&self, feature: &str) -> bool {
         let features = self.entry.either(["Feature", "Features"]);
         features.is_some_and(|all| all.split(',').any(|own| own.trim() == feature))

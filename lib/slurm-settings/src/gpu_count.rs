@@ -254,6 +254,7 @@ mod tests {
             _ => Err(std::io::ErrorKind::NotFound.into()),
         };
         let gpu = |minor| super::super::HostGpu {
+            cores: None,
             minor,
             product: "NVIDIA H100 80GB HBM3".to_owned(),
         };

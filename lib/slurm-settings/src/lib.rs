@@ -12,6 +12,7 @@ pub mod gpu_count;
 mod gres_lines;
 mod host;
 mod limits;
+mod near;
 mod nodes;
 mod partitions;
 mod pools;
@@ -59,6 +60,8 @@ pub struct HostGpu {
     pub minor: u32,
     /// The name of the product.
     pub product: String,
+    /// The cores near the GPU, by Slurm's numbers; None where all are equally near, or NVML does not say it.
+    pub cores: Option<String>,
 }
 
 /// The GPUs of a node as NVML shows them on it.

@@ -13,6 +13,7 @@ use gpufrac_core::hostlist;
 
 use super::Settings;
 use super::gpu_count::{self, GpuCount, Gpus};
+use super::near;
 use super::gres_lines::{NodeLines, is_own_type};
 use gpufrac_slurm_conf::{Counts, Node, Record, counts};
 pub(super) use gres_conf::{is_wrong as is_wrong_in_gres_conf, refused};
@@ -55,7 +56,7 @@ pub(super) fn wanted(
     told: Gpus,
 ) -> Option<GresLines> {
     let known = || gpu_count::of(settings, config, node).number();
-    expected(config, node, told.told.or_else(known)?)
+    expected(settings, config, node, told.told.or_else(known)?)
 }
 
 /// The finding for these nodes, a hostlist.
@@ -99,7 +100,7 @@ fn findings(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     let count = gpu_count::of(settings, config, node);
     let wanted = count
         .number()
-        .and_then(|count| expected(config, node, count));
+        .and_then(|count| expected(settings, config, node, count));
     let Some(wanted) = wanted else {
         let place = line.map_or(NODE_RECORD.into(), |line| line.entry.place().to_string());
         let (what, fix) = uncounted(&count);
@@ -225,10 +226,11 @@ fn left_drained(record: &Record) -> Option<Finding> {
     })
 }
 
-fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
+fn expected(settings: &Settings, config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     let folder = PathBuf::from(config.paths.for_node(name).devices);
     let devices = config.devices_of_node(name, gpus);
-    let lines = GresLines::of(&devices, &folder, &config.count_name);
+    let cores = |gpu| near::cores(settings, &devices, &folder, name, gpu);
+    let lines = GresLines::of(&devices, &folder, &config.count_name, &cores);
     (!lines.gres.is_empty()).then_some(lines)
 }
 

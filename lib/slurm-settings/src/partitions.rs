@@ -1,6 +1,7 @@
 //! Judges the partitions of the pools.
 
 pub(super) mod billing;
+mod room;
 
 use std::collections::HashSet;
 
@@ -17,9 +18,11 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         .map(String::as_str)
         .filter(|name| seen.insert(*name))
         .collect();
+    let site = settings.site();
     for name in &names {
         one(settings, config, name, found);
         found.extend(without_nodes(settings, config, name));
+        room::judge(settings, config, &site, name, found);
     }
     without_pools(settings, config, &names, found);
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use gpufrac_core::mig_type::MigType;
-use gpufrac_slurm_conf::{ConfFile, Entry, Read, Site, counts, read_conf};
+use gpufrac_slurm_conf::{ConfFile, Read, Site, counts, read_conf};
 
 use super::value::{self, Devices};
 use crate::cluster::{Cluster, Node, Partition};
@@ -32,7 +32,7 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
         Some(Node {
             name: node.name.clone(),
             gpus: Some(devices.all_gpus()).filter(|gpus| *gpus > 0)?,
-            cpus: cpus(&node.entry),
+            cpus: node.cpus(),
             shards: devices.shards,
             mps: devices.mps,
             instance: match devices.gpus {
@@ -76,25 +76,6 @@ fn largest_instance(gres: &str) -> u32 {
         .map(|share| (share * 100.0) as u32)
         .max()
         .unwrap_or(0)
-}
-
-/// The CPUs of a node for jobs: the words of scontrol, then those of slurm.conf.
-fn cpus(node: &Entry) -> Option<u32> {
-    let number = |key| node.get(key).and_then(|text| text.parse::<u32>().ok());
-    let product = || {
-        let threads = number("ThreadsPerCore").unwrap_or(1);
-        let boards = number("Boards").unwrap_or(1);
-        let sockets =
-            number("Sockets").or_else(|| number("SocketsPerBoard")?.checked_mul(boards))?;
-        let cores = sockets.checked_mul(number("CoresPerSocket").unwrap_or(1))?;
-        cores.checked_mul(threads)
-    };
-    let known = ["CPUEfctv", "CPUTot", "CPUs", "Procs"].into_iter();
-    known
-        .filter_map(number)
-        .next()
-        .or_else(product)
-        .filter(|cpus| *cpus > 0)
 }
 
 #[cfg(test)]

@@ -7,11 +7,8 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use gpufrac_slurm_conf::{ConfFile, Counts};
 
 use super::super::gres_lines::{Gpu, NodeLines, PLAIN, share_line, short_files};
-use super::super::{Settings, rules};
+use super::super::{Settings, near, rules};
 use super::{NODES, named};
-
-/// From this release on, with `Cores=` Slurm no longer gives a device with fractions to a job of a whole GPU.
-const CORES_ARE_SAFE: SlurmRelease = SlurmSeries::new(23, 11).release(5);
 
 /// From this series on a node whose shares have Types needs shares of the Type of each GPU.
 const SHARES_OF_EACH_TYPE: SlurmSeries = SlurmSeries::new(23, 11);
@@ -154,7 +151,7 @@ pub(super) fn judge(
         )
     });
     let wrong = [
-        wrong_cores(lines, release),
+        wrong_cores(lines, &right, release),
         flag.map(on_lines),
         wrong_gpu(lines, &right).map(on_lines),
         vague_shards(lines, &right),
@@ -179,17 +176,30 @@ pub(super) fn judge(
 /// A fault of the lines, with its place.
 type WrongLine = (Severity, String, String);
 
-fn wrong_cores(lines: &NodeLines, release: Option<SlurmRelease>) -> Option<WrongLine> {
-    let (place, cores) = lines.cores.first()?;
-    let severity = match release {
-        Some(release) if release >= CORES_ARE_SAFE => Severity::Note,
-        Some(_) => Severity::Error,
-        None => Severity::Warning,
-    };
-    let what = format!(
-        "Cores={cores} on a line of gpus of {NODES}: before Slurm 23.11.5 a job of a whole GPU can then get one with fractions on it"
-    );
-    Some((severity, place.to_string(), what))
+/// `Cores=` of GPUs before the release that counts them correctly, or missing ones from it on.
+fn wrong_cores(
+    lines: &NodeLines,
+    right: &NodeLines,
+    release: Option<SlurmRelease>,
+) -> Option<WrongLine> {
+    let is_safe = release.map(|release| release >= near::SAFE_FROM);
+    match (lines.cores.first(), right.cores.first(), is_safe) {
+        (Some((place, cores)), _, None | Some(false)) => Some((
+            if is_safe.is_some() { Severity::Error } else { Severity::Warning },
+            place.to_string(),
+            format!(
+                "Cores={cores} on a line of gpus of {NODES}: before Slurm 23.11.5 a job of a whole GPU can then get one with fractions on it"
+            ),
+        )),
+        (None, Some(_), Some(true)) => Some((
+            Severity::Note,
+            lines.place.as_ref().map(ToString::to_string)?,
+            format!(
+                "no Cores= on the lines of gpus of {NODES}: Slurm may give a job CPUs of another socket than that of its slice"
+            ),
+        )),
+        _ => None,
+    }
 }
 
 /// The first device of the pools that is missing or differs, otherwise a device that occurs twice.

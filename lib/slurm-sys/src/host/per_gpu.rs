@@ -5,7 +5,7 @@
 //! a process the record's magic number and its name are compared through the kernel, which answers with an error
 //! where a pointer would end the process.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::OnceLock;
 
 use super::{find_partition, slurm_conf, variable};

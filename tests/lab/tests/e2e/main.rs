@@ -39,6 +39,7 @@ mod requests;
 mod requeue_and_cancel;
 mod restarts;
 mod settings;
+mod share;
 mod several_gpus;
 mod shared_devices;
 mod site_scripts;
