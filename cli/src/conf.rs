@@ -7,6 +7,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::{HEADINGS, Served};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
@@ -92,8 +93,9 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         source,
     })?;
     let mut groups: Vec<(GresLines, Vec<&String>)> = Vec::new();
+    let takes_cores = settings::installed_release().is_some_and(settings::takes_cores);
     for node in nodes.names() {
-        let lines = lines_of(&config, node, args.gpus)?;
+        let lines = lines_of(&config, node, args.gpus, takes_cores)?;
         hostlist::group(&mut groups, lines, node);
     }
     let named = |names: &[&String]| match groups.len() {
@@ -105,6 +107,9 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         for line in lines.gres_conf(&named(names)) {
             println!("{line}");
         }
+    }
+    if !takes_cores {
+        println!("# Without Cores=: before Slurm 23.11.5 a job of a whole GPU could then get one with fractions on it.");
     }
     println!("\n# slurm.conf");
     println!("GresTypes={}", config.count_name.gres_types().join(","));
@@ -181,7 +186,12 @@ fn table(geometry: &Geometry, pools: &[&Pool]) -> String {
     lines.iter().map(line).collect()
 }
 
-fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines, CliError> {
+fn lines_of(
+    config: &Config,
+    name: &str,
+    gpus: Option<u32>,
+    takes_cores: bool,
+) -> Result<GresLines, CliError> {
     let node = Node::new(config.clone(), name);
     if !node.has_pools() {
         return Err(CliError::no_pool(&node));
@@ -203,5 +213,7 @@ fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines,
     };
     let devices = config.devices_of_node(name, count);
     let folder: &Path = &node.devices;
-    Ok(GresLines::of(&devices, folder, &config.count_name, &|_| None))
+    let seen = if takes_cores { init::gpus_of(&node) } else { None };
+    let cores = |gpu: GpuIndex| seen.as_ref()?.get(gpu.position())?.cores.clone();
+    Ok(GresLines::of(&devices, folder, &config.count_name, &cores))
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use gpufrac_core::slurm_release::SlurmRelease;
 use gpufrac_host::subprocess::{self, Ended, Outcome};
 
 /// The longest time for one answer of scontrol.
@@ -44,6 +45,13 @@ pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
 /// The program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
 pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
     Ok(slurm_says(program, arguments, &[])?.stdout)
+}
+
+/// The release of the Slurm on this host, which need not run; None without one.
+#[must_use]
+pub fn installed_release() -> Option<SlurmRelease> {
+    let said = ask_slurm("scontrol", &["--version"]).ok()?;
+    said.split_whitespace().last()?.parse().ok()
 }
 
 /// The answer in a thread; a thread that panicked has none.

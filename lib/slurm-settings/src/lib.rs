@@ -33,12 +33,13 @@ use gpufrac_core::slurm_release::SlurmRelease;
 use gpufrac_slurm_conf::{Node, Partition, Record, Site};
 
 pub use access::Closed;
-pub use ask::{AskError, ask_slurm, slurm_says};
+pub use ask::{AskError, ask_slurm, installed_release, slurm_says};
 pub use gather::{Here, Sources, gather};
 pub use gpu_count::{Fact, GpuCount};
 pub use gpufrac_slurm_conf::{Files, Place, Running};
 pub use host::{Role, Trouble};
 pub use limits::Limits;
+pub use near::takes_cores;
 pub use scripts::glob;
 
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.

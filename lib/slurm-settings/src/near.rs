@@ -10,7 +10,13 @@ use super::gres_lines::files_of;
 use super::{Settings, gpu_count, rules};
 
 /// From this release on, with `Cores=` Slurm no longer gives a device with fractions to a job of a whole GPU.
-pub(super) const SAFE_FROM: SlurmRelease = SlurmSeries::new(23, 11).release(5);
+const SAFE_FROM: SlurmRelease = SlurmSeries::new(23, 11).release(5);
+
+/// Whether gres.conf of this Slurm may have `Cores=` on the lines of gpufrac.
+#[must_use]
+pub fn takes_cores(release: SlurmRelease) -> bool {
+    release >= SAFE_FROM
+}
 
 /// The `Cores=` of a GPU of a node: as NVML says on that node or on one of the same line of slurm.conf, otherwise as
 /// gres.conf says now. None before the release that counts such devices correctly.
@@ -21,9 +27,7 @@ pub(super) fn cores(
     node: &str,
     gpu: GpuIndex,
 ) -> Option<String> {
-    if settings.release()? < SAFE_FROM {
-        return None;
-    }
+    settings.release().filter(|release| takes_cores(*release))?;
     let host = gpu_count::in_nvml(settings, node);
     let in_nvml = host.and_then(|host| host.gpus.get(gpu.position())?.cores.clone());
     in_nvml.or_else(|| {

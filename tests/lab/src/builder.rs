@@ -22,7 +22,7 @@ pub struct LabBuilder {
     pub(crate) partitions: Vec<(String, String)>,
     pub(crate) gpufrac: bool,
     pub(crate) cgroup: Option<CgroupVersion>,
-    pub(crate) cpus_per_node: u32,
+    pub(crate) cores_per_node: u32,
     pub(crate) slurm_conf_extra: String,
     pub(crate) folder: Option<PathBuf>,
     pub(crate) build_folder: Option<PathBuf>,
@@ -64,7 +64,7 @@ impl Default for LabBuilder {
             partitions: vec![("gpu".into(), String::new())],
             gpufrac: true,
             cgroup: None,
-            cpus_per_node: 64,
+            cores_per_node: 64,
             slurm_conf_extra: String::new(),
             folder: None,
             build_folder: None,
@@ -207,10 +207,10 @@ impl LabBuilder {
         self
     }
 
-    /// The number of CPUs that each node reports; default 64.
+    /// The number of cores of each node, on two sockets; default 64. Each has two threads, and a job gets whole cores.
     #[must_use]
-    pub fn cpus_per_node(mut self, count: u32) -> Self {
-        self.cpus_per_node = count;
+    pub fn cores_per_node(mut self, count: u32) -> Self {
+        self.cores_per_node = count;
         self
     }
 

@@ -79,7 +79,8 @@ pub(crate) struct SlurmConf<'a> {
     pub host: &'a str,
     pub controller_port: u16,
     pub nodes: &'a [NodeLine],
-    pub cpus_per_node: u32,
+    /// An even number, of two threads each.
+    pub cores_per_node: u32,
     /// Names of partitions, and the other keys of their lines.
     pub partitions: &'a [(String, String)],
     pub plugin_path: String,
@@ -123,11 +124,13 @@ LogTimeFormat=iso8601_ms
 MailProg=/bin/true
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
-JobAcctGatherType=jobacct_gather/none
+JobAcctGatherType=jobacct_gather/cgroup
+JobAcctGatherFrequency=30
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=1000
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=5
 PrologFlags=Alloc,Contain,DeferBatch
@@ -168,10 +171,13 @@ SlurmdParameters=config_overrides
             name, port, gres, ..
         } in self.nodes
         {
+            let cores = self.cores_per_node;
             let _ = write!(
                 text,
-                "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={}",
-                self.cpus_per_node
+                "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} \
+                 CPUs={} Sockets=2 CoresPerSocket={} ThreadsPerCore=2 RealMemory=1000000",
+                2 * cores,
+                cores / 2
             );
             if let Some(gres) = gres {
                 let _ = write!(text, " Gres={gres}");
@@ -187,9 +193,14 @@ SlurmdParameters=config_overrides
         for (index, (name, options)) in self.partitions.iter().enumerate() {
             let default = if index == 0 { " Default=YES" } else { "" };
             let nodes = if options.contains("Nodes=") { "" } else { " Nodes=ALL" };
+            let weights = if options.contains("TRESBillingWeights") {
+                ""
+            } else {
+                "TRESBillingWeights=CPU=1,Mem=0.25G "
+            };
             let _ = writeln!(
                 text,
-                "PartitionName={name}{nodes}{default} MaxTime=INFINITE State=UP {options}"
+                "PartitionName={name}{nodes}{default} MaxTime=INFINITE State=UP {weights}{options}"
             );
         }
     }

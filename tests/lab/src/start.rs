@@ -249,7 +249,7 @@ impl LabBuilder {
             host: &host.to_string_lossy(),
             controller_port,
             nodes: &lines,
-            cpus_per_node: self.cpus_per_node,
+            cores_per_node: self.cores_per_node,
             partitions: &partitions,
             plugin_path,
             gpufrac: self.gpufrac,

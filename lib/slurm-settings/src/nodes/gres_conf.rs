@@ -182,7 +182,7 @@ fn wrong_cores(
     right: &NodeLines,
     release: Option<SlurmRelease>,
 ) -> Option<WrongLine> {
-    let is_safe = release.map(|release| release >= near::SAFE_FROM);
+    let is_safe = release.map(near::takes_cores);
     match (lines.cores.first(), right.cores.first(), is_safe) {
         (Some((place, cores)), _, None | Some(false)) => Some((
             if is_safe.is_some() { Severity::Error } else { Severity::Warning },

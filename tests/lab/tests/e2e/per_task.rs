@@ -15,7 +15,7 @@ const SEE: &str =
 /// A lab on a Slurm that counts shares per task; a separate test covers an older one.
 fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Lab, LabError> {
     needs_slurm(23, 11)?;
-    builder.cpus_per_node(16).start()
+    builder.cores_per_node(16).start()
 }
 
 /// The words after `name=`, in the order of lines.

@@ -292,7 +292,7 @@ fn a_fraction_takes_the_place_of_others_by_qos() -> Result<(), LabError> {
 fn a_suspended_job_keeps_its_slice() -> Result<(), LabError> {
     let lab = Lab::builder()
         .gpus("H100-80", 1)
-        .cpus_per_node(4)
+        .cores_per_node(4)
         .slurm_conf_extra("PreemptType=preempt/partition_prio\nPreemptMode=SUSPEND,GANG")
         .only_partitions(&[
             ("low", "PriorityTier=1 OverSubscribe=FORCE:1"),

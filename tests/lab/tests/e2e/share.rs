@@ -16,14 +16,12 @@ nodes = "@NODES@"
 
 /// A node of two sockets whose cores and memory are counted, and the cluster's values for a GPU.
 const SITE: &str = "\
-SelectTypeParameters=CR_Core_Memory
 JobDefaults=DefCpuPerGPU=8,DefMemPerGPU=16000
-NodeName=DEFAULT RealMemory=64000 Sockets=2 CoresPerSocket=16 ThreadsPerCore=2
 ";
 
 fn site(builder: LabBuilder) -> LabBuilder {
     builder
-        .cpus_per_node(64)
+        .cores_per_node(32)
         .slurm_conf_extra(SITE)
         .partition("large", "JobDefaults=DefCpuPerGPU=16")
 }

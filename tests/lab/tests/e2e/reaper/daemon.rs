@@ -325,7 +325,7 @@ fn remains_of_ended_jobs_are_removed_without_another_job() -> Result<(), LabErro
 #[test]
 fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabError> {
     crate::needs_slurm(23, 11)?;
-    let lab = lab(&[("mode", "\"off\"")], "").cpus_per_node(16).start()?;
+    let lab = lab(&[("mode", "\"off\"")], "").cores_per_node(16).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let each = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
     let job = submit(&lab, user, &each, "sleep 1000")?;

@@ -184,7 +184,7 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
     )
     .nodes(2)
     .gpus("H100-80", 4)
-    .cpus_per_node(128)
+    .cores_per_node(128)
     .slurm_conf_extra("MaxArraySize=20000")
     .pools(POOLS)
     .start()?;

@@ -41,7 +41,7 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
 #[test]
 fn a_job_with_a_slice_for_each_task_is_judged_by_the_busiest() -> Result<(), LabError> {
     crate::needs_slurm(23, 11)?;
-    let lab = lab(&[], "").cpus_per_node(16).start()?;
+    let lab = lab(&[], "").cores_per_node(16).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let args = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
     let unused = submit(&lab, user, &args, "sleep 1000")?;

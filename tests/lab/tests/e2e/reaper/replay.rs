@@ -126,7 +126,7 @@ fn a_day_of_jobs() -> Result<(), LabError> {
         "",
     )
     .gpus("H100-80", 8)
-    .cpus_per_node(128)
+    .cores_per_node(128)
     .start()?;
     let jobs = submit_all(&lab, &plans)?;
     lab.wait("the day is over", Duration::from_secs(400), || {
