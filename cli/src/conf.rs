@@ -109,7 +109,9 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         }
     }
     if !takes_cores {
-        println!("# Without Cores=: before Slurm 23.11.5 a job of a whole GPU could then get one with fractions on it.");
+        println!(
+            "# Without Cores=: before Slurm 23.11.5 a job of a whole GPU could then get one with fractions on it."
+        );
     }
     println!("\n# slurm.conf");
     println!("GresTypes={}", config.count_name.gres_types().join(","));

@@ -164,7 +164,12 @@ mod tests {
 
     fn of(config: &Config, gpus: u32) -> GresLines {
         let devices = config.devices_of_node("n1", gpus);
-        GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name, &|_| None)
+        GresLines::of(
+            &devices,
+            Path::new("/dev/gpufrac"),
+            &config.count_name,
+            &|_| None,
+        )
     }
 
     /// Promise (placement): both halves of a GPU are near the same cores.
@@ -173,7 +178,12 @@ mod tests {
         let config = config(&[("halves", "")]);
         let cores = |gpu: GpuIndex| Some(if gpu.0 < 2 { "0-15" } else { "16-31" }.to_owned());
         let devices = config.devices_of_node("n1", 4);
-        let lines = GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name, &cores);
+        let lines = GresLines::of(
+            &devices,
+            Path::new("/dev/gpufrac"),
+            &config.count_name,
+            &cores,
+        );
         assert_eq!(
             lines.gres_conf("n1"),
             [

@@ -18,7 +18,7 @@ mod counted;
 mod error;
 mod item;
 mod misspelt;
-mod value;
+pub(crate) mod value;
 
 #[cfg(test)]
 pub(crate) mod tests;

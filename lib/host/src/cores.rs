@@ -110,7 +110,12 @@ mod tests {
         let cores = Cores::of_threads(&threads.collect());
         assert_eq!(cores.near(&[0, 2, 4, 6].into()).as_deref(), Some("0-3"));
         // A cache whose threads are numbered later comes later.
-        let threads = [(0, (0, 0, 0)), (1, (0, 1, 1)), (2, (0, 0, 2)), (3, (0, 1, 3))];
+        let threads = [
+            (0, (0, 0, 0)),
+            (1, (0, 1, 1)),
+            (2, (0, 0, 2)),
+            (3, (0, 1, 3)),
+        ];
         let cores = Cores::of_threads(&threads.into());
         assert_eq!(cores.near(&[0, 2].into()).as_deref(), Some("0-1"));
     }

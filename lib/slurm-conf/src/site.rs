@@ -88,7 +88,9 @@ impl Node {
     #[must_use]
     pub fn memory(&self) -> Option<u64> {
         let reserved = self.number("MemSpecLimit").unwrap_or(0);
-        self.number("RealMemory")?.checked_sub(reserved).filter(|mib| *mib > 1)
+        self.number("RealMemory")?
+            .checked_sub(reserved)
+            .filter(|mib| *mib > 1)
     }
 
     fn number(&self, key: &str) -> Option<u64> {

@@ -49,6 +49,8 @@ fn written(settings: &Settings, node: &str, files: &[String]) -> Option<String> 
     lines.find_map(|line| {
         let cores = line.get("Cores").or_else(|| line.get("CPUs"))?;
         let has = line.get("File").map(files_of)?;
-        has.iter().any(|file| files.contains(file)).then(|| cores.to_owned())
+        has.iter()
+            .any(|file| files.contains(file))
+            .then(|| cores.to_owned())
     })
 }

@@ -13,8 +13,8 @@ use gpufrac_core::hostlist;
 
 use super::Settings;
 use super::gpu_count::{self, GpuCount, Gpus};
-use super::near;
 use super::gres_lines::{NodeLines, is_own_type};
+use super::near;
 use gpufrac_slurm_conf::{Counts, Node, Record, counts};
 pub(super) use gres_conf::{is_wrong as is_wrong_in_gres_conf, refused};
 

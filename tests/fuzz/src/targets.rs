@@ -118,7 +118,12 @@ pub(crate) fn config(input: &[u8]) {
         Ok(config) => {
             for node in ["n1", "gn01", "login"] {
                 let devices = config.devices_of_node(node, 8);
-                let lines = GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name, &|_| None);
+                let lines = GresLines::of(
+                    &devices,
+                    Path::new("/dev/gpufrac"),
+                    &config.count_name,
+                    &|_| None,
+                );
                 assert_eq!(lines.gres.is_empty(), devices.is_empty());
                 assert!(
                     lines

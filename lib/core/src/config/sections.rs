@@ -412,7 +412,12 @@ fn rules(section: &Section<'_>) -> Option<PartitionRules> {
     let (is, max) = (rules.per_gpu, rules.max_per_gpu);
     let pairs = [
         ("cpus_per_gpu", is.cpus, "max_cpus_per_gpu", max.cpus),
-        ("memory_per_gpu", is.memory, "max_memory_per_gpu", max.memory),
+        (
+            "memory_per_gpu",
+            is.memory,
+            "max_memory_per_gpu",
+            max.memory,
+        ),
     ];
     for (key, is, max_key, max) in pairs {
         if let (Some(is), Some(max), Some(item)) = (is, max, section.get(key))

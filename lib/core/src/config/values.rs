@@ -9,7 +9,7 @@ use crate::count_name::CountName;
 use crate::policy::{IdleWish, Mail, Policy, Reaper, Signal};
 use crate::pool::PoolOptions;
 use crate::rates::Millionths;
-use crate::request::amount_of_memory;
+use crate::request::value::amount_of_memory;
 
 /// The time between the signal for a checkpoint and the end of the job, if the file has none.
 const DEFAULT_CHECKPOINT_TIME: Duration = Duration::from_secs(300);

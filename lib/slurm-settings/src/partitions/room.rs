@@ -39,7 +39,9 @@ pub(in super::super) fn judge(
         if !seen.insert((pieces.count, node.cpus(), node.memory())) {
             continue;
         }
-        let place = settings.line_of_partition(name).map(|it| it.entry.place().to_string());
+        let place = settings
+            .line_of_partition(name)
+            .map(|it| it.entry.place().to_string());
         let mut warn = |what: String, fix: String| {
             found.push(Finding {
                 severity: Severity::Warning,
@@ -48,7 +50,8 @@ pub(in super::super) fn judge(
                 fix,
             });
         };
-        if let (Some(cpus), Some(all), Some(each)) = (node.cpus(), pieces.all.cpus, pieces.each.cpus)
+        if let (Some(cpus), Some(all), Some(each)) =
+            (node.cpus(), pieces.all.cpus, pieces.each.cpus)
             && all > cpus.into()
         {
             warn(
@@ -69,7 +72,8 @@ pub(in super::super) fn judge(
             continue;
         };
         let per_gpu = memory / u64::from(pieces.gpus);
-        let fix = format!("write in [partition.{name}] of gpufrac.toml: memory_per_gpu = \"{per_gpu}M\"");
+        let fix =
+            format!("write in [partition.{name}] of gpufrac.toml: memory_per_gpu = \"{per_gpu}M\"");
         match (pieces.all.memory, pieces.each.memory) {
             (Some(all), Some(each)) if all > memory => warn(
                 format!(
@@ -94,11 +98,22 @@ pub(in super::super) fn judge(
 }
 
 /// The smallest pieces that the partition gives on a node; None without any.
-fn pieces(settings: &Settings, config: &Config, partition: &Partition, node: &Node) -> Option<Pieces> {
-    let gpus = gpu_count::of(settings, config, &node.name).number().unwrap_or(0);
+fn pieces(
+    settings: &Settings,
+    config: &Config,
+    partition: &Partition,
+    node: &Node,
+) -> Option<Pieces> {
+    let gpus = gpu_count::of(settings, config, &node.name)
+        .number()
+        .unwrap_or(0);
     let rules = config.rules(&partition.name);
     let per_gpu = per_gpu(settings, config, partition);
-    let threads: u64 = node.entry.get("ThreadsPerCore").and_then(|text| text.parse().ok()).unwrap_or(1);
+    let threads: u64 = node
+        .entry
+        .get("ThreadsPerCore")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1);
     let mut pieces = Pieces {
         gpus: 0,
         count: 0,
@@ -120,7 +135,9 @@ fn pieces(settings: &Settings, config: &Config, partition: &Partition, node: &No
         let each = per_gpu.of(Part::of(size.fraction, size.units));
         // Slurm gives a job whole cores.
         let cpus = each.cpus.unwrap_or(1).div_ceil(threads) * threads;
-        let memory = each.memory.or_else(|| default_memory(settings, partition, cpus));
+        let memory = each
+            .memory
+            .or_else(|| default_memory(settings, partition, cpus));
         let each = PerGpu {
             cpus: Some(cpus),
             memory,
@@ -138,7 +155,11 @@ fn pieces(settings: &Settings, config: &Config, partition: &Partition, node: &No
 }
 
 /// What a GPU brings in a partition: by gpufrac.toml, then by the partition, then by the cluster.
-pub(in super::super) fn per_gpu(settings: &Settings, config: &Config, partition: &Partition) -> PerGpu {
+pub(in super::super) fn per_gpu(
+    settings: &Settings,
+    config: &Config,
+    partition: &Partition,
+) -> PerGpu {
     let of_file = config.rules(&partition.name).map(|rules| rules.per_gpu);
     let of_partition = defaults(&|key| partition.entry.get(key).map(str::to_owned));
     let of_cluster = defaults(&|key| setting(settings, key));
@@ -152,7 +173,9 @@ fn defaults(value: &dyn Fn(&str) -> Option<String>) -> PerGpu {
         let mut pairs = all.split(',').filter_map(|pair| pair.split_once('='));
         let joined = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name));
         let own = value(name);
-        own.as_deref().or(joined.map(|(_, number)| number)).and_then(|text| text.trim().parse().ok())
+        own.as_deref()
+            .or(joined.map(|(_, number)| number))
+            .and_then(|text| text.trim().parse().ok())
     };
     PerGpu {
         cpus: number("DefCpuPerGPU"),
@@ -164,10 +187,17 @@ fn defaults(value: &dyn Fn(&str) -> Option<String>) -> PerGpu {
 /// for all memory of the node.
 fn default_memory(settings: &Settings, partition: &Partition, cpus: u64) -> Option<u64> {
     let of = |value: &dyn Fn(&str) -> Option<String>| {
-        let number = |key| value(key).and_then(|text| text.trim().parse::<u64>().ok()).filter(|mib| *mib > 0);
-        number("DefMemPerCPU").map(|mib| mib * cpus).or_else(|| number("DefMemPerNode"))
+        let number = |key| {
+            value(key)
+                .and_then(|text| text.trim().parse::<u64>().ok())
+                .filter(|mib| *mib > 0)
+        };
+        number("DefMemPerCPU")
+            .map(|mib| mib * cpus)
+            .or_else(|| number("DefMemPerNode"))
     };
-    of(&|key| partition.entry.get(key).map(str::to_owned)).or_else(|| of(&|key| setting(settings, key)))
+    of(&|key| partition.entry.get(key).map(str::to_owned))
+        .or_else(|| of(&|key| setting(settings, key)))
 }
 
 /// A value of the running slurmctld, or of slurm.conf.

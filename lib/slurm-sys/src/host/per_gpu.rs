@@ -5,10 +5,10 @@
 //! a process the record's magic number and its name are compared through the kernel, which answers with an error
 //! where a pointer would end the process.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::OnceLock;
 
-use super::{find_partition, slurm_conf, variable};
+use super::{find_partition, slurm_conf};
 use crate::release::{self, Release, Series};
 use crate::{log, raw};
 
@@ -123,39 +123,27 @@ fn copied(address: usize, length: usize) -> Option<Vec<u8>> {
 /// # Safety
 /// `list` is NULL or such a list of Slurm's, which nobody changes meanwhile.
 unsafe fn of_list(list: *mut c_void) -> PerGpu {
-    type Visit = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
     let mut found = PerGpu::default();
-    let for_each = variable(c"slurm_list_for_each");
-    if list.is_null() || for_each.is_null() {
+    if list.is_null() {
         return found;
     }
-    // SAFETY: `int list_for_each(List, ListForF, void *)` of Slurm's list.h, the same from 22.05 to 26.05; `visit` gets
-    // the elements of the list and `found`.
+    // SAFETY: by the contract of this function; the iterator ends before the function does.
     unsafe {
-        let for_each: unsafe extern "C" fn(*mut c_void, Visit, *mut c_void) -> c_int =
-            std::mem::transmute(for_each);
-        for_each(list, visit, (&raw mut found).cast());
+        let elements = raw::slurm_list_iterator_create(list.cast());
+        loop {
+            let element = raw::slurm_list_next(elements).cast::<raw::job_defaults_t>();
+            let Some(element) = element.as_ref() else {
+                break;
+            };
+            match u32::from(element.type_) {
+                raw::JOB_DEF_CPU_PER_GPU => found.cpus = found.cpus.or(Some(element.value)),
+                raw::JOB_DEF_MEM_PER_GPU => found.memory = found.memory.or(Some(element.value)),
+                _ => {}
+            }
+        }
+        raw::slurm_list_iterator_destroy(elements);
     }
     found
-}
-
-/// # Safety
-/// `element` is a `job_defaults_t`, `found` a [`PerGpu`].
-unsafe extern "C" fn visit(element: *mut c_void, found: *mut c_void) -> c_int {
-    // SAFETY: by the contract of this function.
-    let (element, found) = unsafe {
-        (
-            &*element.cast::<raw::job_defaults_t>(),
-            &mut *found.cast::<PerGpu>(),
-        )
-    };
-    let field = match u32::from(element.type_) {
-        raw::JOB_DEF_CPU_PER_GPU => &mut found.cpus,
-        raw::JOB_DEF_MEM_PER_GPU => &mut found.memory,
-        _ => return 0,
-    };
-    *field = field.or(Some(element.value));
-    0
 }
 
 #[cfg(test)]

@@ -31,10 +31,15 @@ fn counted(job: &Job) -> (u32, u32) {
     let tres = [job.field("AllocTRES"), job.field("TRES")].join(",");
     let value = |name: &str| {
         let mut items = tres.split(',').filter_map(|item| item.split_once('='));
-        let value = items.find(|(key, _)| *key == name).map_or("0", |(_, value)| value);
+        let value = items
+            .find(|(key, _)| *key == name)
+            .map_or("0", |(_, value)| value);
         match value.strip_suffix('G') {
             Some(gib) => (gib.parse::<f64>().expect("a number") * 1024.0) as u32,
-            None => value.trim_end_matches('M').parse::<f64>().expect("a number") as u32,
+            None => value
+                .trim_end_matches('M')
+                .parse::<f64>()
+                .expect("a number") as u32,
         }
     };
     (value("cpu"), value("mem"))
@@ -42,7 +47,10 @@ fn counted(job: &Job) -> (u32, u32) {
 
 fn given(lab: &Lab, job: JobId) -> Result<(u32, u32), LabError> {
     let found = counted(&lab.wait_for_state(job, &["RUNNING"])?);
-    lab.command("scancel").args([job.to_string()]).run()?.success()?;
+    lab.command("scancel")
+        .args([job.to_string()])
+        .run()?
+        .success()?;
     lab.wait_for_end(job)?;
     Ok(found)
 }
@@ -77,7 +85,9 @@ fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabE
         let user = &lab.users()[0];
         let whole = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:1"))?)?;
         let quarter = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:0.25"))?)?;
-        table += &format!("{options:?}: gpu:1 {expected:?}, gpufrac:1 {whole:?}, gpufrac:0.25 {quarter:?}\n");
+        table += &format!(
+            "{options:?}: gpu:1 {expected:?}, gpufrac:1 {whole:?}, gpufrac:0.25 {quarter:?}\n"
+        );
     }
     println!("{table}");
     panic!("{table}");
