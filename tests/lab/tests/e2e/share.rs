@@ -23,7 +23,7 @@ fn site(builder: LabBuilder) -> LabBuilder {
     builder
         .cores_per_node(32)
         .slurm_conf_extra(SITE)
-        .partition("large", "JobDefaults=DefCpuPerGPU=16")
+        .partition("large", "DefCpuPerGPU=16")
 }
 
 /// CPUs and MB of a running job, as Slurm counts them.
