@@ -82,7 +82,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         let lab = Lab::builder()
             .quiet()
             .nodes(NODES as usize)
-            .cpus_per_node(CPUS)
+            .cores_per_node(CPUS / 2)
             .gpus(MODEL, GPUS)
             .pools(&pools(candidate, &model))
             .build_folder(build);
