@@ -294,7 +294,7 @@ pub enum CliError {
         job: JobId,
         node: String,
         /// What Slurm knows of the job.
-        known: Known,
+        known: JobWhereabouts,
         /// The searched folders, separated by commas.
         places: String,
     },
@@ -447,7 +447,7 @@ fn prove_hint(error: &gpufrac_prove::ProveError) -> String {
 
 /// What Slurm knows of a job without a record.
 #[derive(Debug)]
-pub enum Known {
+pub enum JobWhereabouts {
     /// It runs or ran on this node.
     Here,
     /// It has not started.
@@ -460,20 +460,20 @@ pub enum Known {
     Unasked,
 }
 
-impl Known {
+impl JobWhereabouts {
     fn hint(&self, job: JobId) -> String {
         match self {
-            Known::Here => "nothing was decided about it: its slice did not look idle so far, or gpufrac-reaperd does not run here".to_owned(),
-            Known::NotStarted => format!("it has not started: `squeue -j {job}` has the reason"),
-            Known::On(nodes) => format!(
+            JobWhereabouts::Here => "nothing was decided about it: its slice did not look idle so far, or gpufrac-reaperd does not run here".to_owned(),
+            JobWhereabouts::NotStarted => format!("it has not started: `squeue -j {job}` has the reason"),
+            JobWhereabouts::On(nodes) => format!(
                 "Slurm says that it is of {}: `ssh {} gpufrac why {job}`; with `shared` in `[paths]` every host has the records",
                 nodes.join(", "),
                 nodes.first().map_or("NODE", String::as_str)
             ),
-            Known::Nowhere => format!(
+            JobWhereabouts::Nowhere => format!(
                 "Slurm has no job {job} now; `sacct -j {job} -o NodeList` names the node where it ran, which has its record for as long as `keep` of `[reaper]` says"
             ),
-            Known::Unasked => "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
+            JobWhereabouts::Unasked => "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
                  without `shared` in `[paths]` records are only on the node where the job ran"
                 .to_owned(),
         }

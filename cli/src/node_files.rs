@@ -108,7 +108,7 @@ impl Stamp {
 pub struct NodeFiles {
     places: Vec<Place>,
     own: Vec<Place>,
-    known: HashMap<PathBuf, Known>,
+    known: HashMap<PathBuf, ParsedFile>,
 }
 
 impl NodeFiles {
@@ -150,7 +150,7 @@ impl NodeFiles {
     fn newest(
         &mut self,
         paths: Vec<PathBuf>,
-        before: &mut HashMap<PathBuf, Known>,
+        before: &mut HashMap<PathBuf, ParsedFile>,
         problems: &mut Vec<String>,
     ) -> BTreeMap<String, Arc<Node>> {
         let mut nodes: BTreeMap<String, Arc<Node>> = BTreeMap::new();
@@ -211,10 +211,10 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-type Known = (Stamp, Result<Arc<Node>, String>);
+type ParsedFile = (Stamp, Result<Arc<Node>, String>);
 
 /// A file; None where there is none.
-fn look(path: &Path, known: Option<Known>) -> io::Result<Option<Known>> {
+fn look(path: &Path, known: Option<ParsedFile>) -> io::Result<Option<ParsedFile>> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -91,7 +91,7 @@ impl Collected<'_> {
         config: &Config,
         period: Period,
         files: &[PathBuf],
-        runs: accounting::Known,
+        runs: accounting::AccountedJobs,
         now: &Zoned,
     ) -> Result<(Report, Vec<Held>), CliError> {
         let zone = now.time_zone();

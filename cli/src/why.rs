@@ -12,7 +12,7 @@ use gpufrac_records::find::find;
 use gpufrac_view::why::{self, chart};
 
 use crate::args::WhyArgs;
-use crate::error::{CliError, Known};
+use crate::error::{CliError, JobWhereabouts};
 use crate::{own, slurm};
 
 /// The width of a line in characters.
@@ -80,13 +80,13 @@ pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
 }
 
 /// What Slurm knows of a job without a record. The answer is only a hint.
-fn known(job: JobId, node: &str) -> Known {
+fn known(job: JobId, node: &str) -> JobWhereabouts {
     match slurm::job(job) {
-        Ok(Some(found)) if found.nodes.iter().any(|known| known == node) => Known::Here,
-        Ok(Some(found)) if found.nodes.is_empty() => Known::NotStarted,
-        Ok(Some(found)) => Known::On(found.nodes),
-        Ok(None) => Known::Nowhere,
-        Err(_) => Known::Unasked,
+        Ok(Some(found)) if found.nodes.iter().any(|known| known == node) => JobWhereabouts::Here,
+        Ok(Some(found)) if found.nodes.is_empty() => JobWhereabouts::NotStarted,
+        Ok(Some(found)) => JobWhereabouts::On(found.nodes),
+        Ok(None) => JobWhereabouts::Nowhere,
+        Err(_) => JobWhereabouts::Unasked,
     }
 }
 

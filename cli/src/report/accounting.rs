@@ -16,7 +16,7 @@ use crate::error::CliError;
 pub const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
 /// The jobs that accounting knows.
-pub struct Known {
+pub struct AccountedJobs {
     /// The runs of jobs.
     pub runs: Runs,
     /// Whether accounting answered.
@@ -25,8 +25,12 @@ pub struct Known {
 
 /// Asks sacct, unless it is not wanted. Without slurmdbd, or without sacct, nothing is known: the report has only the
 /// records.
-pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result<Known, CliError> {
-    let mut known = Known {
+pub fn runs(
+    args: &ReportArgs,
+    count_name: &CountName,
+    period: Period,
+) -> Result<AccountedJobs, CliError> {
+    let mut known = AccountedJobs {
         runs: Runs::default(),
         is_known: false,
     };

@@ -192,7 +192,7 @@ fn add_own(report: &mut Report, config: &Config) {
 
 /// Adds the jobs of a user, and what could start where this room is free.
 fn add_jobs(report: &mut Report, config: &Config, uid: Uid, free: &[Free]) {
-    let known = own::Known {
+    let known = own::QueueFacts {
         config,
         free,
         waiting: report.waiting.as_deref(),

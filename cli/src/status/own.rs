@@ -39,7 +39,7 @@ pub fn with_slices(mut jobs: Vec<OwnJob>, report: &Report) -> Vec<OwnJob> {
 }
 
 /// The data by which the questions are chosen.
-pub struct Known<'a> {
+pub struct QueueFacts<'a> {
     pub config: &'a Config,
     /// Room in the cluster; partitions without known room have no row.
     pub free: &'a [Free],
@@ -50,7 +50,7 @@ pub struct Known<'a> {
 }
 
 /// For each partition the largest size that would start now, or when one is expected.
-pub fn starts(known: &Known<'_>) -> Result<Vec<Start>, AskError> {
+pub fn starts(known: &QueueFacts<'_>) -> Result<Vec<Start>, AskError> {
     // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a
     // squeue that fails.
     let asked: OnceLock<Vec<Waiting>> = OnceLock::new();
@@ -101,7 +101,7 @@ fn at_once<'a>(
 
 /// The partitions to ask about, in the order of the configuration: where there are many, those with the largest free
 /// sizes.
-fn partitions<'a>(known: &Known<'a>) -> Vec<&'a str> {
+fn partitions<'a>(known: &QueueFacts<'a>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for name in known.config.pools.iter().flat_map(|pool| &pool.partitions) {
         if !names.contains(&name.as_str()) {
@@ -128,7 +128,7 @@ struct Size {
 }
 
 /// The sizes to try, largest first.
-fn sizes(known: &Known<'_>, partition: &str) -> Vec<Size> {
+fn sizes(known: &QueueFacts<'_>, partition: &str) -> Vec<Size> {
     let allowed = submit::sizes(known.config, partition);
     let is_long = allowed.len() > MOST_SIZES;
     let room: HashMap<&str, u32> = known
@@ -430,7 +430,7 @@ mod tests {
             units,
             jobs,
         };
-        let known = |free| Known {
+        let known = |free| QueueFacts {
             config: &config,
             free,
             waiting: None,

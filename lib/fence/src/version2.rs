@@ -70,7 +70,7 @@ pub fn probe() -> Result<(), DevCgroupError> {
 
 /// Attaches gpufrac's program to a step. Programs of an earlier run of the job in the same folder are replaced; the
 /// job's user can keep such a folder.
-fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
+fn close(step: &Path, mount: &Path, own: &LoadedProgram) -> Result<(), DevCgroupError> {
     let failed = |action: &'static str| {
         let path = step.to_owned();
         move |source| DevCgroupError::Bpf {
@@ -81,7 +81,7 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
     };
     let group = open(step)?;
     let slurms = replaced(step, mount)?;
-    let wanted: Vec<&Known> = slurms.iter().chain([own]).collect();
+    let wanted: Vec<&LoadedProgram> = slurms.iter().chain([own]).collect();
     let (present, _) = of_group(&group).map_err(failed("asking for the programs of"))?;
     // Slurm's programs first, which would no longer apply; then gpufrac's. If the process dies in between, nothing is
     // open that was closed before.
@@ -104,7 +104,7 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
 
 /// The programs above a group that no longer apply after the group gets its own: those of the nearest group with
 /// programs, unless they are attached with BPF_F_ALLOW_MULTI (cgroup.c of the kernel, `compute_effective_progs`).
-fn replaced(group: &Path, mount: &Path) -> Result<Vec<Known>, DevCgroupError> {
+fn replaced(group: &Path, mount: &Path) -> Result<Vec<LoadedProgram>, DevCgroupError> {
     for above in group.ancestors().skip(1) {
         let found = of_group(&open(above)?).map_err(|source| DevCgroupError::Bpf {
             action: "asking for the programs of",
@@ -124,12 +124,12 @@ fn replaced(group: &Path, mount: &Path) -> Result<Vec<Known>, DevCgroupError> {
 }
 
 /// A program, and the kernel's information about it.
-type Known = (Program, About);
+type LoadedProgram = (Program, About);
 
 /// The programs of a group itself, and whether they apply together with those below. Queried again if one disappears,
 /// because Slurm replaces the job's program with each step that begins.
-fn of_group(group: &File) -> io::Result<(Vec<Known>, bool)> {
-    let look = || -> io::Result<(Vec<Known>, bool)> {
+fn of_group(group: &File) -> io::Result<(Vec<LoadedProgram>, bool)> {
+    let look = || -> io::Result<(Vec<LoadedProgram>, bool)> {
         let Attached { ids, together } = bpf::attached(group)?;
         let programs = ids.into_iter().map(|id| known(Program::of_id(id)?));
         Ok((programs.collect::<io::Result<_>>()?, together))
@@ -143,7 +143,7 @@ fn of_group(group: &File) -> io::Result<(Vec<Known>, bool)> {
     look()
 }
 
-fn known(program: Program) -> io::Result<Known> {
+fn known(program: Program) -> io::Result<LoadedProgram> {
     let about = program.about()?;
     Ok((program, about))
 }

@@ -103,12 +103,12 @@ pub struct Audited {
 /// Collects records.
 #[derive(Debug, Default)]
 pub struct Audit {
-    gpus: BTreeMap<Gpu, Known>,
+    gpus: BTreeMap<Gpu, GpuRecords>,
     without_boot: u64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct GpuRecords {
     /// When it was there.
     times: Vec<GpuTime>,
     slices: Vec<Slice>,
@@ -185,7 +185,7 @@ struct Device {
     menu: Vec<u32>,
 }
 
-impl Known {
+impl GpuRecords {
     fn balance(&self, period: Period) -> Balance {
         let mut balance = Balance::default();
         let mut boots: BTreeMap<&str, Vec<&GpuTime>> = BTreeMap::new();

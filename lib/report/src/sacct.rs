@@ -109,12 +109,12 @@ fn ended(state: &str) -> Option<Ended> {
 /// All runs, by job.
 #[derive(Debug, Default)]
 pub struct Runs {
-    by_job: HashMap<u32, Vec<Known>>,
+    by_job: HashMap<u32, Vec<RunWithRecords>>,
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Known {
+struct RunWithRecords {
     run: Run,
     /// Units of the records that belong to it.
     recorded: u64,
@@ -144,7 +144,7 @@ pub const EARLIER_RUNS_S: u64 = 86_400;
 
 impl Runs {
     pub fn add(&mut self, run: Run) {
-        let known = Known {
+        let known = RunWithRecords {
             run,
             recorded: 0,
             slices: Vec::new(),
@@ -176,7 +176,7 @@ impl Runs {
     /// start; and their units that are in no record.
     #[must_use]
     pub fn without_records(&self) -> Vec<(&Run, u64)> {
-        let ran = |known: &&Known| known.run.elapsed > 0;
+        let ran = |known: &&RunWithRecords| known.run.elapsed > 0;
         let all = self.by_job.values().flatten().filter(ran);
         let missing = all.map(|known| (&known.run, known.run.units.saturating_sub(known.recorded)));
         let mut missing: Vec<(&Run, u64)> = missing.filter(|&(_, units)| units > 0).collect();
@@ -189,11 +189,11 @@ impl Runs {
 ///
 /// Times alone do not tell: a node's clock may have been stepped, and a job that was requeued starts again soon. The
 /// number of requeues alone does not tell either: ids of jobs begin again where Slurm lost its state.
-fn place(runs: &[Known], record: &UsageRecord) -> Option<usize> {
+fn place(runs: &[RunWithRecords], record: &UsageRecord) -> Option<usize> {
     let begin = record.end.saturating_sub(record.seconds);
-    let far = |known: &Known| known.run.start.abs_diff(begin);
-    let has_number = |known: &Known| known.run.restarts == Some(record.restart_count);
-    let nearest = |wanted: &dyn Fn(&Known) -> bool| {
+    let far = |known: &RunWithRecords| known.run.start.abs_diff(begin);
+    let has_number = |known: &RunWithRecords| known.run.restarts == Some(record.restart_count);
+    let nearest = |wanted: &dyn Fn(&RunWithRecords) -> bool| {
         let found = runs.iter().enumerate().filter(|(_, known)| wanted(known));
         let nearest = found.min_by_key(|(_, known)| far(known));
         nearest.map(|(place, _)| place)

@@ -19,7 +19,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 pub type NoConfig = host::ConfigurationError<ConfigErrors>;
 
 /// The files by which decisions are made.
-pub struct Known {
+pub struct SiteFiles {
     /// gpufrac.toml.
     pub config: Config,
     /// The GRES of nodes in slurm.conf; None if they are not all known.
@@ -27,7 +27,7 @@ pub struct Known {
 }
 
 /// The current files, or the reason why there are none.
-pub type Settings = Result<Known, Arc<NoConfig>>;
+pub type Settings = Result<SiteFiles, Arc<NoConfig>>;
 
 static CURRENT: LazyLock<ArcSwapOption<Settings>> = LazyLock::new(ArcSwapOption::empty);
 static WATCHER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
@@ -123,7 +123,7 @@ fn in_force() -> bool {
 fn read() -> Settings {
     let config = host::read_configuration(config::PATH_ENV, config::PATH, Config::parse)?;
     let nodes = nodes(&config);
-    Ok(Known { config, nodes })
+    Ok(SiteFiles { config, nodes })
 }
 
 fn nodes(config: &Config) -> Option<NodesGres> {

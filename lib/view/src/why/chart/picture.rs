@@ -8,7 +8,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::scale::{Known, busy_share, life, seconds, step, unit};
+use super::scale::{Coverage, busy_share, life, seconds, step, unit};
 use crate::why::words::done;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -57,13 +57,13 @@ fn draw<'a>(text: &'a mut String, record: &Record) -> Result<(), Failed<'a>> {
     let upper = root
         .clone()
         .shrink((0, ACTIVITY.start), (SIZE.0, height(&ACTIVITY)));
-    let unknown = runs(record, |point| Known::of(point) == Known::Unknown);
+    let unknown = runs(record, |point| Coverage::of(point) == Coverage::Unknown);
     let mut panel = panel(&upper, &axis, 100.0, 0)?;
     mesh(&mut panel, &axis, "GPU busy, %")?;
     for run in &unknown {
         hatch(&root, &axis.columns(record, run), &ACTIVITY)?;
     }
-    let measured = runs(record, |point| Known::of(point) == Known::Measured);
+    let measured = runs(record, |point| Coverage::of(point) == Coverage::Measured);
     for run in measured {
         steps(&mut panel, record, &axis, run, BLUE, |point| {
             100.0 * busy_share(point)

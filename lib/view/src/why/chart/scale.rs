@@ -23,7 +23,7 @@ pub(super) fn seconds(ms: u64) -> f64 {
 
 /// The measurements of a range of points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum Coverage {
     /// There is no sample.
     Gap,
     /// There are samples, all with unknown activity.
@@ -32,12 +32,12 @@ pub(super) enum Known {
     Measured,
 }
 
-impl Known {
-    pub(super) fn of(point: &Point) -> Known {
+impl Coverage {
+    pub(super) fn of(point: &Point) -> Coverage {
         match point.samples {
-            0 => Known::Gap,
-            samples if point.unknown >= samples => Known::Unknown,
-            _ => Known::Measured,
+            0 => Coverage::Gap,
+            samples if point.unknown >= samples => Coverage::Unknown,
+            _ => Coverage::Measured,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpufrac_records::evidence::{Decision, Event, Record};
 use rasciigraph::{Config, plot_many};
 
-use super::scale::{Known, busy_share, life, seconds, step};
+use super::scale::{Coverage, busy_share, life, seconds, step};
 use crate::why::words::{done, span};
 
 /// Rows from 0 to 100 %.
@@ -35,7 +35,7 @@ pub fn terminal(record: &Record, width: usize) -> Vec<String> {
 /// Percent of activity in a part of the time.
 #[derive(Clone, Copy)]
 struct Column {
-    known: Known,
+    known: Coverage,
     percent: f64,
 }
 
@@ -48,17 +48,17 @@ fn columns(record: &Record, count: usize) -> Vec<Column> {
         let points = record.series.points.iter();
         let points = points.skip(first).take(next.saturating_sub(first).max(1));
         let nothing = Column {
-            known: Known::Gap,
+            known: Coverage::Gap,
             percent: 0.0,
         };
         points.fold(nothing, |column, point| {
-            match (Known::of(point), column.known) {
-                (Known::Measured, _) => Column {
-                    known: Known::Measured,
+            match (Coverage::of(point), column.known) {
+                (Coverage::Measured, _) => Column {
+                    known: Coverage::Measured,
                     percent: column.percent.max(100.0 * busy_share(point)),
                 },
-                (Known::Unknown, Known::Gap) => Column {
-                    known: Known::Unknown,
+                (Coverage::Unknown, Coverage::Gap) => Column {
+                    known: Coverage::Unknown,
                     ..column
                 },
                 _ => column,
@@ -70,7 +70,7 @@ fn columns(record: &Record, count: usize) -> Vec<Column> {
 
 fn graph(columns: &[Column]) -> Vec<String> {
     let value = |column: &Column| match column.known {
-        Known::Measured => column.percent,
+        Coverage::Measured => column.percent,
         _ => f64::NAN,
     };
     let mut values: Vec<f64> = columns.iter().map(value).collect();
@@ -89,7 +89,7 @@ fn graph(columns: &[Column]) -> Vec<String> {
         let shown = drawn.chars().zip(columns);
         // The library draws a line up to the middle of a gap; a gap must be empty.
         let shown = shown.map(|(c, column)| match column.known {
-            Known::Measured => c,
+            Coverage::Measured => c,
             _ => ' ',
         });
         let shown: String = shown.collect();
@@ -133,7 +133,7 @@ fn weight(event: &Event) -> u8 {
 
 fn marks(record: &Record, columns: &[Column]) -> String {
     let ground = columns.iter().map(|column| match column.known {
-        Known::Unknown => '?',
+        Coverage::Unknown => '?',
         _ => ' ',
     });
     let mut line: Vec<char> = ground.collect();
