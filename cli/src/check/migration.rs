@@ -26,7 +26,7 @@ struct Migration {
     /// Kinds of requests that end, a sentence each.
     ends: Vec<String>,
     /// The requests that end.
-    requests: Vec<Row>,
+    requests: Vec<EndingRequest>,
     /// Jobs that wait with such a request.
     pending: Vec<Pending>,
     /// Limits, prices and reservations.
@@ -36,7 +36,7 @@ struct Migration {
 }
 
 /// A request that ends, what to write instead, and its users.
-struct Row {
+struct EndingRequest {
     partition: String,
     old: String,
     new: String,
@@ -138,7 +138,7 @@ impl Migration {
         let names: Vec<&str> = self.partitions.iter().map(String::as_str).collect();
         println!("GPUs of partition {} are lent in parts.", names.join(", "));
         section("What ends", &self.ends);
-        let rows: Vec<String> = self.requests.iter().map(Row::text).collect();
+        let rows: Vec<String> = self.requests.iter().map(EndingRequest::text).collect();
         section("What to write instead", &rows);
         let findings = self.findings.iter();
         let findings = findings.map(|one| format!("{}\n      {}", finding::line(one), one.fix));
@@ -180,8 +180,8 @@ fn known<T>(answer: Result<Vec<T>, String>, unknown: &mut Vec<String>) -> Vec<T>
 }
 
 /// Equal requests together, the most frequent ones of a partition first.
-fn rows(asked: impl Iterator<Item = (String, Asked)>) -> Vec<Row> {
-    let mut found: Vec<Row> = Vec::new();
+fn rows(asked: impl Iterator<Item = (String, Asked)>) -> Vec<EndingRequest> {
+    let mut found: Vec<EndingRequest> = Vec::new();
     for (new, asked) in asked {
         let old = asked.request.text;
         let same = found
@@ -192,7 +192,7 @@ fn rows(asked: impl Iterator<Item = (String, Asked)>) -> Vec<Row> {
                 row.jobs += 1;
                 row.users.insert(asked.user);
             }
-            None => found.push(Row {
+            None => found.push(EndingRequest {
                 partition: asked.partition,
                 old,
                 new,
@@ -209,9 +209,10 @@ fn rows(asked: impl Iterator<Item = (String, Asked)>) -> Vec<Row> {
 }
 
 /// The requests of sacct, and those of squeue that sacct does not know.
-fn with(mut rows: Vec<Row>, waiting: Vec<Row>) -> Vec<Row> {
+fn with(mut rows: Vec<EndingRequest>, waiting: Vec<EndingRequest>) -> Vec<EndingRequest> {
     for row in waiting {
-        let is_same = |known: &Row| known.partition == row.partition && known.old == row.old;
+        let is_same =
+            |known: &EndingRequest| known.partition == row.partition && known.old == row.old;
         if !rows.iter().any(is_same) {
             rows.push(row);
         }
@@ -219,7 +220,7 @@ fn with(mut rows: Vec<Row>, waiting: Vec<Row>) -> Vec<Row> {
     rows
 }
 
-impl Row {
+impl EndingRequest {
     fn text(&self) -> String {
         let users: Vec<&str> = self.users.iter().map(String::as_str).collect();
         let jobs = if self.jobs == 1 { "job" } else { "jobs" };

@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::view::{Row, SliceIndex, View};
+use super::view::{ScreenRow, SliceIndex, View};
 
 /// The abilities of the terminal.
 #[derive(Debug, Clone, Copy)]
@@ -204,16 +204,16 @@ impl<'a> Lines<'a> {
         self.columns.heads()
     }
 
-    pub fn line(&self, row: Row) -> Line<'static> {
+    pub fn line(&self, row: ScreenRow) -> Line<'static> {
         match row {
-            Row::Title(title) => {
+            ScreenRow::Title(title) => {
                 let style = Style::new().add_modifier(Modifier::BOLD);
                 Line::styled(fit(title, self.width), style)
             }
-            Row::Node(node) => self.node(&self.view.nodes[node]),
-            Row::Gpu(node, gpu) => self.gpu(&self.view.nodes[node], self.view.gpu(node, gpu)),
-            Row::Slice(index) => self.slice(index, false),
-            Row::Flat(index) => self.slice(index, true),
+            ScreenRow::Node(node) => self.node(&self.view.nodes[node]),
+            ScreenRow::Gpu(node, gpu) => self.gpu(&self.view.nodes[node], self.view.gpu(node, gpu)),
+            ScreenRow::Slice(index) => self.slice(index, false),
+            ScreenRow::Flat(index) => self.slice(index, true),
         }
     }
 

@@ -184,7 +184,9 @@ fn slices_are_sorted_and_filtered() {
     let mut view = view(Reader::default());
     let jobs = |view: &View| -> Vec<u32> {
         let slices = view.rows.iter().filter_map(|row| match row {
-            view::Row::Flat(index) | view::Row::Slice(index) => Some(view.slice(*index)),
+            view::ScreenRow::Flat(index) | view::ScreenRow::Slice(index) => {
+                Some(view.slice(*index))
+            }
             _ => None,
         });
         slices
@@ -221,12 +223,15 @@ fn nodes_and_gpus_open_and_close_and_the_cursor_stays() {
     press(&mut view, "j\n");
     assert_eq!(view.rows.len(), all - 3, "the first GPU is closed");
     press(&mut view, "k\n");
-    assert_eq!(view.rows[..2], [view::Row::Node(0), view::Row::Node(1)]);
+    assert_eq!(
+        view.rows[..2],
+        [view::ScreenRow::Node(0), view::ScreenRow::Node(1)]
+    );
     press(&mut view, "j");
     read(&mut view, &root().join("tests/top/gn02.json"));
     assert_eq!(
         (view.cursor, view.rows[0]),
-        (0, view::Row::Node(0)),
+        (0, view::ScreenRow::Node(0)),
         "gn02 is now the first"
     );
     press(&mut view, "G");

@@ -81,7 +81,7 @@ pub type SliceIndex = (usize, usize, usize);
 
 /// A line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Row {
+pub enum ScreenRow {
     Title(&'static str),
     Node(usize),
     Gpu(usize, usize),
@@ -123,7 +123,7 @@ pub struct View {
     pub only_mine: bool,
     /// Whether the keys are explained.
     pub help: bool,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ScreenRow>,
     /// The line of the cursor.
     pub cursor: usize,
     /// The first line on the screen.
@@ -225,8 +225,8 @@ impl View {
         self.order(&mut own);
         let mut rows = Vec::new();
         if !own.is_empty() {
-            rows.push(Row::Title("Your slices"));
-            rows.extend(own.into_iter().map(Row::Flat));
+            rows.push(ScreenRow::Title("Your slices"));
+            rows.extend(own.into_iter().map(ScreenRow::Flat));
         }
         if !self.only_mine {
             let title = match (rows.is_empty(), self.sort) {
@@ -234,12 +234,12 @@ impl View {
                 (false, Sort::Place) => Some("All nodes"),
                 (false, _) => Some("Slices of others"),
             };
-            rows.extend(title.map(Row::Title));
+            rows.extend(title.map(ScreenRow::Title));
             if self.sort == Sort::Place {
                 self.tree(&mut rows);
             } else {
                 self.order(&mut others);
-                rows.extend(others.into_iter().map(Row::Flat));
+                rows.extend(others.into_iter().map(ScreenRow::Flat));
             }
         }
         self.rows = rows;
@@ -275,19 +275,19 @@ impl View {
         });
     }
 
-    fn tree(&self, rows: &mut Vec<Row>) {
+    fn tree(&self, rows: &mut Vec<ScreenRow>) {
         for (at, node) in self.nodes.iter().enumerate() {
             let mut below = Vec::new();
             for (gpu_at, gpu) in node.gpus.iter().enumerate() {
                 let slices = gpu.slices.iter().enumerate();
                 let slices = slices.filter(|(_, slice)| self.matches(slice));
-                let slices: Vec<Row> = slices
-                    .map(|(slice_at, _)| Row::Slice((at, gpu_at, slice_at)))
+                let slices: Vec<ScreenRow> = slices
+                    .map(|(slice_at, _)| ScreenRow::Slice((at, gpu_at, slice_at)))
                     .collect();
                 if !self.filter.is_empty() && slices.is_empty() {
                     continue;
                 }
-                below.push(Row::Gpu(at, gpu_at));
+                below.push(ScreenRow::Gpu(at, gpu_at));
                 if self.is_gpu_open(node, gpu) {
                     below.extend(slices);
                 }
@@ -295,14 +295,14 @@ impl View {
             if !self.filter.is_empty() && below.is_empty() {
                 continue;
             }
-            rows.push(Row::Node(at));
+            rows.push(ScreenRow::Node(at));
             if self.is_open(node) {
                 rows.extend(below);
             }
         }
     }
 
-    fn key(&self, row: Row) -> Option<Key> {
+    fn key(&self, row: ScreenRow) -> Option<Key> {
         let of_slice = |index: SliceIndex, flat: bool| {
             let (node, gpu, _) = index;
             let slice = self.slice(index);
@@ -313,11 +313,11 @@ impl View {
             }
         };
         Some(match row {
-            Row::Title(_) => return None,
-            Row::Node(node) => key_of_node(&self.nodes[node]),
-            Row::Gpu(node, gpu) => key_of_gpu(&self.nodes[node], self.gpu(node, gpu)),
-            Row::Slice(index) => of_slice(index, false),
-            Row::Flat(index) => of_slice(index, true),
+            ScreenRow::Title(_) => return None,
+            ScreenRow::Node(node) => key_of_node(&self.nodes[node]),
+            ScreenRow::Gpu(node, gpu) => key_of_gpu(&self.nodes[node], self.gpu(node, gpu)),
+            ScreenRow::Slice(index) => of_slice(index, false),
+            ScreenRow::Flat(index) => of_slice(index, true),
         })
     }
 
@@ -355,12 +355,12 @@ impl View {
             return;
         };
         let key = match row {
-            Row::Node(node) => key_of_node(&self.nodes[node]),
+            ScreenRow::Node(node) => key_of_node(&self.nodes[node]),
             // Closing a slice closes its GPU.
-            Row::Gpu(node, gpu) | Row::Slice((node, gpu, _)) => {
+            ScreenRow::Gpu(node, gpu) | ScreenRow::Slice((node, gpu, _)) => {
                 key_of_gpu(&self.nodes[node], self.gpu(node, gpu))
             }
-            Row::Title(_) | Row::Flat(_) => return,
+            ScreenRow::Title(_) | ScreenRow::Flat(_) => return,
         };
         if wanted != Some(self.is_open_by_key(&key)) {
             if !self.changed.remove(&key) {

@@ -24,7 +24,7 @@ pub use crate::mechanism::Mechanism;
 pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use keys::of_page as keys_of_page;
-pub use schema::Row;
+pub use schema::DocumentedKey;
 pub use tables::{AboveMax, Config, Hooks, PartitionRules, Paths, VERSION, Web, WhenStuck};
 
 /// The path of the configuration on every host.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use gpufrac_core::config::{Row, keys_of_page};
+use gpufrac_core::config::{DocumentedKey, keys_of_page};
 use proc_macro2::TokenTree;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
@@ -99,7 +99,7 @@ fn rows(input: ParseStream<'_>) -> syn::Result<Vec<(String, Vec<String>)>> {
 }
 
 /// A key: its heading, and its text.
-fn entry(row: &Row, comment: &[String]) -> String {
+fn entry(row: &DocumentedKey, comment: &[String]) -> String {
     let notes = if row.notes.is_empty() { String::new() } else { format!(" ({})", row.notes) };
     let heading = format!("{}{notes}", row.values);
     let heading = escaped(&heading).replace('"', "\\(dq");

@@ -4,7 +4,7 @@
 mod pool;
 mod reaper;
 
-use super::schema::{Row, Table, rows};
+use super::schema::{DocumentedKey, Table, rows};
 use super::tables::{AboveMax, Config, Hooks, PartitionRules, Paths, Web, WhenStuck};
 use super::values;
 use crate::count_name::CountName;
@@ -188,7 +188,7 @@ pub(super) const WEB: Table<Web> = Table {
 };
 
 /// The tables with their headings, in the order of gpufrac.toml(5).
-pub fn of_page() -> [(&'static str, Vec<Row>); 16] {
+pub fn of_page() -> [(&'static str, Vec<DocumentedKey>); 16] {
     [
         TOP.rows(),
         GRES.rows(),

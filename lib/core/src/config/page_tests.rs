@@ -53,7 +53,7 @@ fn is_accepted(table: &str, key: &str, value: &str) -> bool {
 #[test]
 fn each_value_in_a_heading_is_accepted() {
     for (table, rows) in keys_of_page() {
-        for Row { name, values, .. } in rows.iter().filter(|row| !row.values.is_empty()) {
+        for DocumentedKey { name, values, .. } in rows.iter().filter(|row| !row.values.is_empty()) {
             for value in values.split(" | ") {
                 assert!(is_accepted(table, name, value), "{table}: {name} = {value}");
             }
@@ -72,7 +72,7 @@ fn each_default_in_the_page_is_that_of_the_code() {
     };
     let mut seen = 0;
     for (table, rows) in keys_of_page() {
-        let has_default = |row: &&Row| {
+        let has_default = |row: &&DocumentedKey| {
             let without = ["no default", "example", "required"];
             !row.values.is_empty() && !without.iter().any(|word| row.notes.contains(word))
         };

@@ -122,7 +122,7 @@ pub(super) use {kind, rows};
 
 impl<T> Key<T> {
     /// The key as gpufrac.toml(5) shows it.
-    fn row(&self) -> Row {
+    fn row(&self) -> DocumentedKey {
         let values = match self.kind {
             Kind::Words(words) => {
                 let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
@@ -150,7 +150,7 @@ impl<T> Key<T> {
         };
         let mut notes = vec![default, range];
         notes.retain(|note| !note.is_empty());
-        Row {
+        DocumentedKey {
             name: self.name,
             values,
             notes: notes.join("; "),
@@ -199,13 +199,13 @@ impl<T> Table<T> {
     }
 
     /// The table as gpufrac.toml(5) shows it.
-    pub(super) fn rows(&self) -> (&'static str, Vec<Row>) {
+    pub(super) fn rows(&self) -> (&'static str, Vec<DocumentedKey>) {
         (self.heading, self.keys.iter().map(Key::row).collect())
     }
 }
 
 /// A key as gpufrac.toml(5) shows it.
-pub struct Row {
+pub struct DocumentedKey {
     pub name: &'static str,
     /// The default, an example, or all possible values; empty for a table.
     pub values: String,

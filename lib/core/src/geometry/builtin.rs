@@ -39,7 +39,7 @@ const WITHOUT_MIG: &[(&str, u64)] = &[
 const RESET_FOR_MIG: [&str; 3] = ["A30-24", "A100-40", "A100-80"];
 
 /// One row: profile name, memory in hundredths of GiB as `-lgip` prints it, multiprocessors.
-type Row = (&'static str, u64, u32);
+type PrintedProfile = (&'static str, u64, u32);
 
 impl Geometry {
     /// The table of a model that gpufrac knows by name; see [`Geometry::builtin_names`].
@@ -148,7 +148,13 @@ fn mib(hundredths_of_gib: u64) -> MemoryMib {
 /// NVML's profile id, number of the enum, compute slices, most instances.
 type ProfileNumbers = (u32, u32, u8, u32);
 
-fn profile(numbers: ProfileNumbers, suffix: &str, row: Row, starts: &[u8], size: u8) -> Profile {
+fn profile(
+    numbers: ProfileNumbers,
+    suffix: &str,
+    row: PrintedProfile,
+    starts: &[u8],
+    size: u8,
+) -> Profile {
     let (id, slice_enum, compute_slices, max_instances) = numbers;
     Profile {
         id,
@@ -175,7 +181,7 @@ fn geometry_of(memory_slices: u8, compute_slices: u8, profiles: Vec<Profile>) ->
 }
 
 /// A100 to B200: rows are 1g, 1g with double memory, 2g, 3g, 4g, 7g.
-fn seven([one, double, two, three, four, full]: [Row; 6]) -> Geometry {
+fn seven([one, double, two, three, four, full]: [PrintedProfile; 6]) -> Geometry {
     let each = [0, 1, 2, 3, 4, 5, 6];
     geometry_of(
         8,

@@ -11,7 +11,7 @@ use crate::job::{History, Job};
 const GPUS_OF_A_NODE: u32 = 8;
 
 #[derive(Deserialize)]
-struct Row {
+struct PhillyJob {
     timestamp: String,
     duration: f64,
     num_gpus: u32,
@@ -25,7 +25,7 @@ struct Row {
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
     let user = history.users.number("");
     let mut number = 0_u64;
-    super::trace(place, source, history, |row: Row, history| {
+    super::trace(place, source, history, |row: PhillyJob, history| {
         let submit = value::time(&row.timestamp).ok().flatten();
         let submit = submit.ok_or_else(|| format!("`{}` is no time", row.timestamp))?;
         if row.num_gpus > value::MOST_GPUS {

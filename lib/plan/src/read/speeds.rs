@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Row {
+struct SpeedOfSlice {
     slice: String,
     speed_against_7g: f64,
 }
@@ -16,7 +16,7 @@ struct Row {
 /// When a line has no speed, or the system refuses.
 pub fn read(source: impl Read) -> io::Result<Vec<(u8, f64)>> {
     let mut speeds = Vec::new();
-    for row in csv::Reader::from_reader(source).deserialize::<Row>() {
+    for row in csv::Reader::from_reader(source).deserialize::<SpeedOfSlice>() {
         let row = row?;
         let (compute, speed) = (row.slice.split_once('g'), row.speed_against_7g);
         let compute = compute.and_then(|(count, _)| count.parse().ok());

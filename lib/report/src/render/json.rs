@@ -21,7 +21,7 @@ struct Document<'a> {
     by: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     currency: Option<&'a str>,
-    rows: Vec<Row<'a>>,
+    rows: Vec<HoursOfKey<'a>>,
     total: Numbers,
     #[serde(skip_serializing_if = "Option::is_none")]
     total_cost: Option<String>,
@@ -48,7 +48,7 @@ impl Serialize for Numbers {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct HoursOfKey<'a> {
     key: &'a [String],
     #[serde(flatten)]
     hours: Numbers,
@@ -149,7 +149,7 @@ fn seconds_of(balance: &Balance) -> Numbers {
 /// When a value has no form in JSON.
 pub fn text(report: &Report) -> Result<String, serde_json::Error> {
     let rows = report.priced_rows();
-    let rows = rows.iter().map(|(key, sums, cents)| Row {
+    let rows = rows.iter().map(|(key, sums, cents)| HoursOfKey {
         key,
         hours: hours_of(sums),
         cost: cents.map(money::text),
