@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::advise::{self, Advice, Place, Plan};
+use gpufrac_core::advise::{self, Advice, Plan, PoolLocation};
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
@@ -309,7 +309,7 @@ fn with_pools(
         }
         let advice = advise(args, model, seen.driver)?;
         let pool = pool_name(model, &names);
-        let place = Place {
+        let place = PoolLocation {
             pool: &pool,
             partitions: &partitions,
             nodes: &nodes,

@@ -23,24 +23,28 @@ const MOST_BYTES: u64 = 4 << 20;
 
 /// A file or a folder of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum FileOrFolder {
     /// The file of one node.
     File(PathBuf),
     /// A folder with a file for each node.
     Folder(PathBuf),
 }
 
-impl Place {
+impl FileOrFolder {
     /// Where a path leads to.
-    pub fn of(path: PathBuf) -> Place {
-        if path.is_dir() { Place::Folder(path) } else { Place::File(path) }
+    pub fn of(path: PathBuf) -> FileOrFolder {
+        if path.is_dir() {
+            FileOrFolder::Folder(path)
+        } else {
+            FileOrFolder::File(path)
+        }
     }
 
     /// Whether every user may read the file, or list the folder. A missing place is public.
     pub fn is_public(&self) -> bool {
         match self {
-            Place::File(path) => has_mode(path, 0o004),
-            Place::Folder(path) => is_listed(path),
+            FileOrFolder::File(path) => has_mode(path, 0o004),
+            FileOrFolder::Folder(path) => is_listed(path),
         }
     }
 }
@@ -59,21 +63,21 @@ fn has_mode(path: &Path, needed: u32) -> bool {
 
 /// The files that a host can read: of the nodes that share a folder, and of the node that the host is. Where Slurm
 /// hides jobs they have no owners.
-pub fn places(config: &Config, node: &str) -> Vec<Place> {
+pub fn places(config: &Config, node: &str) -> Vec<FileOrFolder> {
     let paths = config.paths.for_node(node);
     let shared = paths.shared.map(|folder| Path::new(&folder).join(FOLDER));
     let own = Path::new(&paths.run).join(OWN_FILE);
-    let shared = shared.map(Place::Folder).into_iter();
-    shared.chain([Place::File(own)]).collect()
+    let shared = shared.map(FileOrFolder::Folder).into_iter();
+    shared.chain([FileOrFolder::File(own)]).collect()
 }
 
 /// The files for the user alone, where Slurm hides jobs: with the user's own slices, and for root with all
 /// ([`NodeFiles::with_own`]).
-pub fn own_places(config: &Config, node: &str) -> Vec<Place> {
+pub fn own_places(config: &Config, node: &str) -> Vec<FileOrFolder> {
     let paths = config.paths.for_node(node);
     let above = paths.shared.into_iter().chain([paths.run]);
     let own = above.map(|above| own::folder(Path::new(&above)).join(FOLDER));
-    own.map(Place::Folder).collect()
+    own.map(FileOrFolder::Folder).collect()
 }
 
 /// What was found.
@@ -106,14 +110,14 @@ impl Stamp {
 /// Reads the files of places.
 #[derive(Debug)]
 pub struct NodeFiles {
-    places: Vec<Place>,
-    own: Vec<Place>,
+    places: Vec<FileOrFolder>,
+    own: Vec<FileOrFolder>,
     known: HashMap<PathBuf, ParsedFile>,
 }
 
 impl NodeFiles {
     /// Without a file read.
-    pub fn new(places: Vec<Place>) -> NodeFiles {
+    pub fn new(places: Vec<FileOrFolder>) -> NodeFiles {
         NodeFiles {
             places,
             own: Vec::new(),
@@ -123,7 +127,7 @@ impl NodeFiles {
 
     /// With files for the user alone. They are written less often than those for all, and count unless they are stale.
     #[must_use]
-    pub fn with_own(self, own: Vec<Place>) -> NodeFiles {
+    pub fn with_own(self, own: Vec<FileOrFolder>) -> NodeFiles {
         NodeFiles { own, ..self }
     }
 
@@ -179,12 +183,12 @@ impl NodeFiles {
     }
 }
 
-fn paths(places: &[Place], problems: &mut Vec<String>) -> Vec<PathBuf> {
+fn paths(places: &[FileOrFolder], problems: &mut Vec<String>) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for place in places {
         match place {
-            Place::File(path) => paths.push(path.clone()),
-            Place::Folder(folder) => match list(folder) {
+            FileOrFolder::File(path) => paths.push(path.clone()),
+            FileOrFolder::Folder(folder) => match list(folder) {
                 Ok(found) => paths.extend(found),
                 // No node has written yet.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -263,7 +267,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shared = folder.path().join("status");
         let own = folder.path().join("own.json");
-        let places = [Place::Folder(shared.clone()), Place::File(own.clone())];
+        let places = [
+            FileOrFolder::Folder(shared.clone()),
+            FileOrFolder::File(own.clone()),
+        ];
         let mut files = NodeFiles::new(places.to_vec());
         assert!(files.read().nodes.is_empty() && files.read().problems.is_empty());
         fs::create_dir(&shared).unwrap();
@@ -286,8 +293,8 @@ mod tests {
         let (own, all) = (folder.path().join("own.json"), folder.path().join("all"));
         fs::create_dir(&all).unwrap();
         fs::write(&own, text("n1", 1000)).unwrap();
-        let mut files = NodeFiles::new(vec![Place::Folder(all.clone())])
-            .with_own(vec![Place::File(own.clone())]);
+        let mut files = NodeFiles::new(vec![FileOrFolder::Folder(all.clone())])
+            .with_own(vec![FileOrFolder::File(own.clone())]);
         assert_eq!(names(&files.read()), [("n1", 1000)]);
         for (written, expected) in [(990, 1000), (1060, 1000), (1180, 1000), (1181, 1181)] {
             fs::write(all.join("n1.json"), text("n1", written)).unwrap();
@@ -306,7 +313,7 @@ mod tests {
         write("b.json", "{\"version\":2,\"nodes\":[]}");
         write("c.json", &text("c", 1));
         fs::create_dir(folder.path().join("d.json")).unwrap();
-        let found = NodeFiles::new(vec![Place::of(folder.path().to_owned())]).read();
+        let found = NodeFiles::new(vec![FileOrFolder::of(folder.path().to_owned())]).read();
         assert_eq!(names(&found), [("c", 1)]);
         let problems = found.problems.join("\n");
         for wanted in [
@@ -327,9 +334,12 @@ mod tests {
             folder.path().join("status.json"),
             folder.path().join(FOLDER),
         );
-        let places = [Place::File(file.clone()), Place::Folder(shared.clone())];
+        let places = [
+            FileOrFolder::File(file.clone()),
+            FileOrFolder::Folder(shared.clone()),
+        ];
         // A node that has not written yet.
-        assert!(places.iter().all(Place::is_public));
+        assert!(places.iter().all(FileOrFolder::is_public));
         fs::write(&file, text("n1", 1)).unwrap();
         fs::create_dir(&shared).unwrap();
         for (mode, folder_mode, public) in [(0o644, 0o755, true), (0o600, 0o711, false)] {

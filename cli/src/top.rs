@@ -24,7 +24,7 @@ use ratatui::crossterm::terminal;
 
 use crate::args::TopArgs;
 use crate::error::CliError;
-use crate::node_files::{self, Found, NodeFiles, Place};
+use crate::node_files::{self, FileOrFolder, Found, NodeFiles};
 
 use line::{Lines, Look};
 use view::{Reader, View};
@@ -49,7 +49,7 @@ pub fn run(args: &TopArgs) -> Result<Exit, CliError> {
 
 fn files(args: &TopArgs) -> Result<NodeFiles, CliError> {
     if !args.from.is_empty() {
-        let places = args.from.iter().cloned().map(Place::of);
+        let places = args.from.iter().cloned().map(FileOrFolder::of);
         return Ok(NodeFiles::new(places.collect()));
     }
     let (config, node) = (args.config.read()?, args.config.node_name());

@@ -15,7 +15,7 @@ use gpufrac_web::{Site, Waiting};
 
 use crate::args::WebArgs;
 use crate::error::CliError;
-use crate::node_files::{self, NodeFiles, Place};
+use crate::node_files::{self, FileOrFolder, NodeFiles};
 
 use export::Export;
 
@@ -26,13 +26,13 @@ pub fn run(args: &WebArgs) -> Result<Exit, CliError> {
         other => other?,
     };
     let node = args.config.node_name();
-    let mut places: Vec<Place> = if args.from.is_empty() {
+    let mut places: Vec<FileOrFolder> = if args.from.is_empty() {
         node_files::places(&config, &node)
     } else {
-        args.from.iter().cloned().map(Place::of).collect()
+        args.from.iter().cloned().map(FileOrFolder::of).collect()
     };
     // Root can read files of hidden nodes, and readers of the pages cannot.
-    places.retain(Place::is_public);
+    places.retain(FileOrFolder::is_public);
     if places.is_empty() {
         return Err(CliError::HiddenNodes);
     }

@@ -10,7 +10,7 @@ use gpufrac_node::node;
 use gpufrac_view::cluster::NodeState;
 use gpufrac_view::{Node, Usage};
 
-use crate::node_files::{FOLDER, NodeFiles, Place, own_places, places};
+use crate::node_files::{FOLDER, FileOrFolder, NodeFiles, own_places, places};
 use crate::own;
 
 /// The files that this host can read, and what could not be read.
@@ -32,7 +32,8 @@ pub fn shared(node: &node::Node) -> Option<Node> {
 /// The file for all, or that for this user, which has the owners that Slurm does not hide from the user.
 fn one(node: &node::Node, above: &Path, for_all: PathBuf) -> Option<Node> {
     let own = own::folder(above).join(FOLDER).join(file_name(node));
-    let files = NodeFiles::new(vec![Place::File(for_all)]).with_own(vec![Place::File(own)]);
+    let files =
+        NodeFiles::new(vec![FileOrFolder::File(for_all)]).with_own(vec![FileOrFolder::File(own)]);
     let (mut nodes, _) = read(files);
     nodes.pop()
 }

@@ -34,7 +34,7 @@ fn root() -> &'static Path {
 
 fn read(view: &mut View, place: &Path) {
     view.now = NOW;
-    view.take(NodeFiles::new(vec![Place::of(place.to_owned())]).read());
+    view.take(NodeFiles::new(vec![FileOrFolder::of(place.to_owned())]).read());
     assert_eq!(view.problems, Vec::<String>::new());
 }
 

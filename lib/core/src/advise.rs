@@ -56,7 +56,7 @@ pub struct Plan<'a> {
 
 /// Where the pool of an advice lies: its nodes, GPUs and partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct PoolLocation<'a> {
     pub pool: &'a str,
     pub partitions: &'a [String],
     /// The nodes of the pool, as a hostlist of Slurm.
@@ -71,7 +71,7 @@ pub struct Advice {
     pub mechanism: Mechanism,
     /// The reasons for the choice, one sentence each.
     pub reasons: Vec<&'static str>,
-    /// The lines of the pool's table that do not depend on its [`Place`].
+    /// The lines of the pool's table that do not depend on its [`PoolLocation`].
     keys: String,
     /// A complete gpufrac.toml; the admin replaces the partition and the nodes in it.
     pub file: String,
@@ -149,8 +149,8 @@ pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
 impl Advice {
     /// The table of the pool, as text for gpufrac.toml.
     #[must_use]
-    pub fn pool(&self, place: &Place<'_>) -> String {
-        let Place { pool, nodes, .. } = place;
+    pub fn pool(&self, place: &PoolLocation<'_>) -> String {
+        let PoolLocation { pool, nodes, .. } = place;
         let mut text = format!("[pool.{pool}]\n{}", self.keys);
         text += &format!("partitions = {:?}\nnodes = {nodes:?}\n", place.partitions);
         if let Some(gpus) = place.gpus {

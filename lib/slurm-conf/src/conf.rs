@@ -10,13 +10,13 @@ use gpufrac_core::slurm_text::{DEPTH, included, logical_lines};
 
 /// The place of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct LinePosition {
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for LinePosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.file.display(), self.line)
     }
@@ -26,7 +26,7 @@ impl std::fmt::Display for Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The place of its first line.
-    pub place: Place,
+    pub place: LinePosition,
     /// Keys as written, values without quotes.
     pub pairs: Vec<(String, String)>,
     /// `NodeName=` expanded, computed on first use: a cluster has thousands of nodes, and each is looked up.
@@ -36,7 +36,7 @@ pub struct Line {
 impl Line {
     /// A line of these pairs.
     #[must_use]
-    pub fn new(place: Place, pairs: Vec<(String, String)>) -> Line {
+    pub fn new(place: LinePosition, pairs: Vec<(String, String)>) -> Line {
         Line {
             place,
             pairs,
@@ -80,12 +80,12 @@ pub struct ConfFile {
 
 impl ConfFile {
     /// The last line that sets a key of its own; Slurm uses the last one.
-    pub fn last(&self, key: &str) -> Option<(&Place, &str)> {
+    pub fn last(&self, key: &str) -> Option<(&LinePosition, &str)> {
         self.all(key).pop()
     }
 
     /// All lines that set a key of their own.
-    pub fn all(&self, key: &str) -> Vec<(&Place, &str)> {
+    pub fn all(&self, key: &str) -> Vec<(&LinePosition, &str)> {
         self.lines
             .iter()
             .filter(|line| !is_list(line.first()))
@@ -137,7 +137,7 @@ pub fn read_conf(path: &Path, read: Read<'_>) -> io::Result<ConfFile> {
 }
 
 /// Takes the place of a line, its pairs, and its text as written.
-type Each<'a> = &'a mut dyn FnMut(Place, Vec<(String, String)>, &str);
+type Each<'a> = &'a mut dyn FnMut(LinePosition, Vec<(String, String)>, &str);
 
 /// Calls `each` for the lines of a file and of those that it includes. A line that includes a file which cannot be read
 /// is a line like others: slurmctld does not start then, and reports it itself.
@@ -174,7 +174,7 @@ impl Walk<'_> {
                     continue;
                 }
             }
-            let place = Place {
+            let place = LinePosition {
                 file: path.to_owned(),
                 line: line.number,
             };

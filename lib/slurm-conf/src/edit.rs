@@ -7,7 +7,7 @@ use gpufrac_core::slurm_text::{LogicalLine, logical_lines};
 
 use crate::conf::{Read, each_line, spans};
 
-/// The line with this number, counted as in [`crate::Place`].
+/// The line with this number, counted as in [`crate::LinePosition`].
 fn line(text: &str, number: usize) -> Option<LogicalLine> {
     let mut lines = logical_lines(text).into_iter();
     lines.find(|line| line.number == number)

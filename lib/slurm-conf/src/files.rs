@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::slurm_text::{DEPTH, logical_lines};
 
-use crate::conf::{ConfFile, Place, Read, read_conf};
+use crate::conf::{ConfFile, LinePosition, Read, read_conf};
 use crate::site::Site;
 
 /// A line of plugstack.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLine {
     /// The place of the line.
-    pub place: Place,
+    pub place: LinePosition,
     /// Whether it is `required`.
     pub required: bool,
     /// The plugin, by name or path.
@@ -36,7 +36,7 @@ pub struct Files {
     /// The lines of plugstack.conf; None if the file does not exist.
     pub plugins: Option<Vec<PluginLine>>,
     /// The file that gives jobs their own user namespaces.
-    pub user_namespaces: Option<Place>,
+    pub user_namespaces: Option<LinePosition>,
 }
 
 /// Lists the files that match a pattern.
@@ -78,12 +78,12 @@ impl Files {
     }
 }
 
-fn user_namespaces(path: &Path, read: Read<'_>) -> Option<Place> {
+fn user_namespaces(path: &Path, read: Read<'_>) -> Option<LinePosition> {
     let text = read(path).ok()?;
     let mut lines = text.lines().zip(1..);
     lines.find_map(|(text, line)| {
         let (setting, _) = text.split_once('#').unwrap_or((text, ""));
-        setting.contains("CLONE_NEWUSER").then(|| Place {
+        setting.contains("CLONE_NEWUSER").then(|| LinePosition {
             file: path.to_owned(),
             line,
         })
@@ -114,7 +114,7 @@ fn read_plugstack(
                 let is_unknown = |word: &&&str| !word.starts_with("config=/");
                 let unknown = arguments.iter().find(is_unknown);
                 lines.push(PluginLine {
-                    place: Place {
+                    place: LinePosition {
                         file: path.to_owned(),
                         line: line.number,
                     },

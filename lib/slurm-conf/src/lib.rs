@@ -12,7 +12,7 @@ mod site;
 pub mod table;
 pub mod value;
 
-pub use conf::{ConfFile, Line, Place, Read, read_conf};
+pub use conf::{ConfFile, Line, LinePosition, Read, read_conf};
 pub use files::{Files, Glob, PluginLine};
 pub use gpufrac_core::slurm_text::{Counts, counts, number};
 pub use running::{Record, Running, reservations};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use gpufrac_core::hostlist::Hostlist;
 
-use crate::conf::{ConfFile, Line, Place};
+use crate::conf::{ConfFile, Line, LinePosition};
 use crate::running::{Record, Running};
 
 /// A line of a node or partition, with the `DEFAULT` lines before it.
@@ -25,7 +25,7 @@ pub struct Entry {
 impl Entry {
     /// The place of its line.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &LinePosition {
         &self.own.place
     }
 
@@ -37,7 +37,7 @@ impl Entry {
 
     /// A value, and the place where it is written.
     #[must_use]
-    pub fn find(&self, key: &str) -> Option<(&Place, &str)> {
+    pub fn find(&self, key: &str) -> Option<(&LinePosition, &str)> {
         let mut lines = std::iter::once(&self.own).chain(self.defaults.iter());
         lines.find_map(|line| Some((&line.place, line.get(key)?)))
     }
@@ -255,7 +255,7 @@ fn node_sets(file: &ConfFile) -> Vec<Line> {
 
 /// What scontrol shows of one node or partition, as an entry.
 fn answer(record: &Record) -> Entry {
-    let place = Place {
+    let place = LinePosition {
         file: PathBuf::from("scontrol show"),
         line: 0,
     };

@@ -6,7 +6,7 @@ use gpufrac_core::config::Pool;
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::hostlist::{self, Hostlist};
 
-use gpufrac_slurm_conf::{ConfFile, Line, Place, number};
+use gpufrac_slurm_conf::{ConfFile, Line, LinePosition, number};
 
 /// Whether a Type is one of gpufrac's devices.
 pub(super) fn is_own_type(type_name: &str) -> bool {
@@ -42,7 +42,7 @@ pub(super) struct NodeLines {
     /// The GPUs in the order by which Slurm numbers them.
     pub gpus: Vec<Gpu>,
     /// GPU lines with `Cores=`, and the place of the first.
-    pub cores: Vec<(Place, String)>,
+    pub cores: Vec<(LinePosition, String)>,
     /// Shares (units) by file.
     pub shards: BTreeMap<String, u64>,
     /// The number of all shares, with and without files.
@@ -50,17 +50,17 @@ pub(super) struct NodeLines {
     /// The Types of the shares of GPUs without a pool.
     pub plain_shares: BTreeSet<String>,
     /// The place of a shard line without a Type or File.
-    pub vague: Option<Place>,
+    pub vague: Option<LinePosition>,
     /// The count of `Name=gpufrac`.
     pub fractions: u64,
     /// A flag that takes devices from jobs: the name of its line, and the flag.
     pub flag: Option<(&'static str, &'static str)>,
     /// The line that switches AutoDetect on.
-    pub detect: Option<(Place, String)>,
+    pub detect: Option<(LinePosition, String)>,
     /// The first line with `Name=mps`.
-    pub mps: Option<Place>,
+    pub mps: Option<LinePosition>,
     /// The first line of the node.
-    pub place: Option<Place>,
+    pub place: Option<LinePosition>,
 }
 
 /// The folder of the capability devices of MIG instances.

@@ -36,7 +36,7 @@ pub use access::Closed;
 pub use ask::{AskError, ask_slurm, installed_release, slurm_says};
 pub use gather::{Here, Sources, gather};
 pub use gpu_count::{Fact, GpuCount};
-pub use gpufrac_slurm_conf::{Files, Place, Running};
+pub use gpufrac_slurm_conf::{Files, LinePosition, Running};
 pub use host::{Role, Trouble};
 pub use limits::Limits;
 pub use near::takes_cores;

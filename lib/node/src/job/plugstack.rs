@@ -150,18 +150,18 @@ fn fits(name: &[u8], pattern: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    struct Place(tempfile::TempDir);
+    struct SlurmFolder(tempfile::TempDir);
 
-    impl Place {
-        fn new() -> Place {
+    impl SlurmFolder {
+        fn new() -> SlurmFolder {
             let place = tempfile::tempdir().unwrap();
             for folder in ["etc/plugstack.conf.d", "lib", "more"] {
                 fs::create_dir_all(place.path().join(folder)).unwrap();
             }
-            Place(place)
+            SlurmFolder(place)
         }
 
-        fn write(&self, name: &str, text: &str) -> &Place {
+        fn write(&self, name: &str, text: &str) -> &SlurmFolder {
             let text = text.replace("@", self.0.path().to_str().unwrap());
             fs::write(self.0.path().join(name), text).unwrap();
             self
@@ -195,7 +195,7 @@ mod tests {
                 "required spank_gpufrac.so",
             ),
         ] {
-            let place = Place::new();
+            let place = SlurmFolder::new();
             place.write(
                 "etc/plugstack.conf",
                 "# of the site\noptional lua.so\ninclude plugstack.conf.d/*.conf\n",
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_plugin_that_is_not_loaded_is_named() {
-        let place = Place::new();
+        let place = SlurmFolder::new();
         let said = place.check().unwrap_err();
         assert!(
             said.starts_with("reading `/etc/plugstack.conf` failed: No such file"),
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_is_not_understood_refuses_nobody() {
-        let place = Place::new();
+        let place = SlurmFolder::new();
         for text in ["include plugstack.conf.d/[ab].conf", "include */x.conf"] {
             assert_eq!(
                 place.write("etc/plugstack.conf", text).check(),

@@ -76,25 +76,25 @@ nodes = "n1"
 "#;
 
     /// Words of the complaint, and the fault in the file.
-    type Spoilt = (&'static str, fn(&Place));
+    type Spoilt = (&'static str, fn(&ConfigFolder));
 
-    struct Place {
+    struct ConfigFolder {
         _keep: tempfile::TempDir,
         config: std::path::PathBuf,
         copies: std::path::PathBuf,
     }
 
-    fn place() -> Place {
+    fn place() -> ConfigFolder {
         let keep = tempfile::tempdir().unwrap();
         let root = keep.path().canonicalize().unwrap();
-        Place {
+        ConfigFolder {
             config: root.join("gpufrac.toml"),
             copies: root.join("run/last-good"),
             _keep: keep,
         }
     }
 
-    impl Place {
+    impl ConfigFolder {
         fn write(&self, text: &str) {
             fs::write(&self.config, text).unwrap();
             fs::set_permissions(&self.config, fs::Permissions::from_mode(0o644)).unwrap();

@@ -10,7 +10,7 @@ use super::limits::Ledger;
 pub(super) type Rank = (Reverse<u32>, Reverse<u64>, u64, u32);
 
 /// Where a job waits: its class, its units, and its place among the jobs with both.
-type Place = (u32, u64, usize);
+type QueuePosition = (u32, u64, usize);
 
 /// The jobs that wait.
 pub(super) struct Waiting {
@@ -39,7 +39,7 @@ impl Waiting {
     }
 
     /// Takes away the jobs that a walk over an unchanged queue found at these places.
-    pub(super) fn remove(&mut self, mut places: Vec<Place>) {
+    pub(super) fn remove(&mut self, mut places: Vec<QueuePosition>) {
         // From the end: the other places stay as they are.
         places.sort_unstable_by(|one, other| other.cmp(one));
         for (class, units, at) in places {
@@ -58,7 +58,7 @@ impl Waiting {
 /// A walk over the jobs that no limit holds back, in the order of their ranks.
 pub(super) struct Walk {
     /// The next job of each class and size.
-    heads: BinaryHeap<Reverse<(Rank, Place)>>,
+    heads: BinaryHeap<Reverse<(Rank, QueuePosition)>>,
 }
 
 impl Walk {
@@ -82,7 +82,7 @@ impl Walk {
         &mut self,
         waiting: &Waiting,
         ledger: &mut Ledger<'_>,
-    ) -> Option<(u32, Place)> {
+    ) -> Option<(u32, QueuePosition)> {
         while let Some(Reverse((rank, place))) = self.heads.pop() {
             let (class, units, at) = place;
             if units > ledger.room(class) {

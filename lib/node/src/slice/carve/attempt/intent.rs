@@ -9,7 +9,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::Gpu;
 
 use super::Attempt;
-use super::place::{Look, Place};
+use super::place::{ChosenPlace, Look};
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::node::{now_boot_ms, now_unix};
@@ -42,7 +42,7 @@ impl Attempt<'_> {
         let mig = match joined {
             Some(mig) => mig,
             None => {
-                let Place { candidate, kept } =
+                let ChosenPlace { candidate, kept } =
                     self.candidate(locked, geometry, held, avoided, look)?;
                 let instance = kept
                     .as_ref()

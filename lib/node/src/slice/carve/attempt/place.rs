@@ -114,7 +114,7 @@ impl Attempt<'_> {
         held: &HeldCaps,
         avoided: &[Occupied],
         look: Look,
-    ) -> Result<Place, CarveError> {
+    ) -> Result<ChosenPlace, CarveError> {
         let layout = &self.device.pool.layout;
         let (side, units) = (self.device.side, self.menu.units);
         let mut view = self.view(locked, geometry, avoided, look)?;
@@ -174,7 +174,7 @@ impl Attempt<'_> {
         candidate: Candidate,
         held: &HeldCaps,
         view: &mut View,
-    ) -> Option<Place> {
+    ) -> Option<ChosenPlace> {
         let is_here = |kept: &Occupied| {
             (kept.profile_id, kept.placement) == (candidate.profile_id, candidate.placement)
         };
@@ -186,7 +186,7 @@ impl Attempt<'_> {
             && self.may_take_over(locked, lease, held)
         {
             let kept = Some(lease.clone());
-            return Some(Place { candidate, kept });
+            return Some(ChosenPlace { candidate, kept });
         }
         let layout = &self.device.pool.layout;
         let mut kept = kept.into_iter();
@@ -195,7 +195,7 @@ impl Attempt<'_> {
             let occupied: Vec<Occupied> = view.occupied.iter().copied().chain(beside).collect();
             if layout.has_room(self.device.side, candidate, &occupied) {
                 let kept = None;
-                return Some(Place { candidate, kept });
+                return Some(ChosenPlace { candidate, kept });
             }
             let (place, mut lease) = kept.next()?;
             if !keep::end(locked, &mut lease) {
@@ -316,7 +316,7 @@ pub(super) enum Look {
     Places,
 }
 
-pub(super) struct Place {
+pub(super) struct ChosenPlace {
     pub(super) candidate: Candidate,
     /// The lease of the kept instance at this place, which becomes the job's.
     pub(super) kept: Option<Lease>,
