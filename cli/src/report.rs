@@ -13,7 +13,7 @@ use gpufrac_records::usage::Line;
 use gpufrac_report::audit::Audit;
 use gpufrac_report::days::Days;
 use gpufrac_report::hints::Hints;
-use gpufrac_report::ledger::{Held, Ledger};
+use gpufrac_report::ledger::{Ledger, LedgerSlice};
 use gpufrac_report::own::{self, Size};
 use gpufrac_report::period::Period;
 use gpufrac_report::render::{self, Own, Report};
@@ -82,7 +82,7 @@ struct Collected<'a> {
     audit: Option<Audit>,
     own: Vec<Own>,
     /// All of it, for an export.
-    exported: Option<Vec<Held>>,
+    exported: Option<Vec<LedgerSlice>>,
 }
 
 impl Collected<'_> {
@@ -93,7 +93,7 @@ impl Collected<'_> {
         files: &[PathBuf],
         runs: accounting::AccountedJobs,
         now: &Zoned,
-    ) -> Result<(Report, Vec<Held>), CliError> {
+    ) -> Result<(Report, Vec<LedgerSlice>), CliError> {
         let zone = now.time_zone();
         let mut ledger = Ledger::new(period, runs.runs);
         let by: Vec<By> = args.by.iter().map(|by| by.by()).collect();
@@ -161,7 +161,7 @@ impl Collected<'_> {
         }
     }
 
-    fn held(&mut self, held: &Held) {
+    fn held(&mut self, held: &LedgerSlice) {
         let rates = &self.config.rates;
         if self.user.as_ref().is_some_and(|user| held.user != *user) {
             return;

@@ -8,7 +8,7 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::jobstats::{self, Host, Owner};
-use gpufrac_report::ledger::Held;
+use gpufrac_report::ledger::LedgerSlice;
 use gpufrac_report::period::Period;
 use gpufrac_slurm_conf::table::{Header, Row};
 use gpufrac_slurm_conf::value;
@@ -50,12 +50,12 @@ struct Told {
 
 /// Writes a summary for each job that has ended and whose slices were measured, unless another program or a person has
 /// written something there.
-pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError> {
+pub fn run(held: &[LedgerSlice], period: Period, is_dry: bool) -> Result<Exit, CliError> {
     if !is_dry && keeps_no_capitals() {
         return Err(CliError::SmallLetters);
     }
     let jobs = jobs(period)?;
-    let mut slices: BTreeMap<u32, Vec<Held>> = BTreeMap::new();
+    let mut slices: BTreeMap<u32, Vec<LedgerSlice>> = BTreeMap::new();
     for held in held {
         // Only the last run of a job has its comment.
         if jobs

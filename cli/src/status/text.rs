@@ -6,7 +6,7 @@ use gpufrac_page::table::{cells, columns};
 use gpufrac_page::words::{percent, plain, span};
 use gpufrac_view::Usage;
 use gpufrac_view::bar::{COLUMNS, IDLE, LEGEND, bar};
-use gpufrac_view::cluster::{GpuState, Held, NodeState, OwnJob, Report, Source, Start};
+use gpufrac_view::cluster::{ClusterSlice, GpuState, NodeState, OwnJob, Report, Source, Start};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -181,7 +181,7 @@ fn sums(report: &Report) -> String {
     said
 }
 
-fn is_idle(held: &Held<'_>) -> bool {
+fn is_idle(held: &ClusterSlice<'_>) -> bool {
     let usage = held.slice.usage.as_ref();
     usage.is_some_and(|usage| usage.idle >= IDLE) && !held.node.stale
 }
@@ -277,11 +277,11 @@ fn waiting(report: &Report, clock: &Clock) -> Vec<String> {
 
 /// The slices that have been idle longest.
 fn idle(report: &Report, clock: &Clock) -> Vec<String> {
-    let mut found: Vec<Held<'_>> = report.slices().filter(is_idle).collect();
+    let mut found: Vec<ClusterSlice<'_>> = report.slices().filter(is_idle).collect();
     if found.is_empty() {
         return Vec::new();
     }
-    let idle = |held: &Held<'_>| held.slice.usage.as_ref().map_or(0, |usage| usage.idle);
+    let idle = |held: &ClusterSlice<'_>| held.slice.usage.as_ref().map_or(0, |usage| usage.idle);
     found.sort_by_key(|held| std::cmp::Reverse(idle(held)));
     let mut rows = vec![with_use("IDLE|USER|NODE|GPU|SIZE")];
     for held in found.iter().take(MOST_ROWS) {

@@ -55,7 +55,7 @@ pub struct Request {
 
 /// A slice that a job holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct PlacedSlice {
     pub node: u32,
     /// The GPU on the node.
     pub gpu: u16,
@@ -199,7 +199,12 @@ impl Fleet {
     }
 
     /// The first of some slices of a node, in the order of their ends, whose end gives room. None where no end does.
-    pub fn ready_after(&self, node: usize, request: Request, ends: &[&Held]) -> Option<usize> {
+    pub fn ready_after(
+        &self,
+        node: usize,
+        request: Request,
+        ends: &[&PlacedSlice],
+    ) -> Option<usize> {
         let mut machine = self.machines[node].clone();
         for (number, held) in ends.iter().enumerate() {
             machine.give_back(&self.lendings, held);
@@ -211,11 +216,11 @@ impl Fleet {
     }
 
     /// Takes slices on a node; None, and nothing is taken, where it has no room.
-    pub fn take(&mut self, node: usize, request: Request) -> Option<Vec<Held>> {
+    pub fn take(&mut self, node: usize, request: Request) -> Option<Vec<PlacedSlice>> {
         if !self.has_room(node, request) {
             return None;
         }
-        let mut held: Vec<Held> = Vec::with_capacity(request.count as usize);
+        let mut held: Vec<PlacedSlice> = Vec::with_capacity(request.count as usize);
         for _ in 0..request.count {
             match self.take_one(node, request.units) {
                 Some(one) => held.push(one),
@@ -234,7 +239,7 @@ impl Fleet {
 
     /// The device with the least free units that are enough, as Slurm chooses among shared devices; of whole GPUs the
     /// first, and those first that lend nothing smaller.
-    fn take_one(&mut self, node: usize, units: u32) -> Option<Held> {
+    fn take_one(&mut self, node: usize, units: u32) -> Option<PlacedSlice> {
         let machine = &self.machines[node];
         let mut best: Option<((usize, u32), usize, usize)> = None;
         for (number, gpu) in machine.gpus.iter().enumerate() {
@@ -272,7 +277,7 @@ impl Fleet {
         self.used_units += u64::from(units);
         let lendings = &self.lendings;
         self.machines[node].count(lendings);
-        Some(Held {
+        Some(PlacedSlice {
             node: u32::try_from(node).unwrap_or(u32::MAX),
             gpu: u16::try_from(number).unwrap_or(u16::MAX),
             device: u8::try_from(device).unwrap_or(u8::MAX),
@@ -284,7 +289,7 @@ impl Fleet {
     }
 
     /// Ends a slice.
-    pub fn give_back(&mut self, held: &Held) {
+    pub fn give_back(&mut self, held: &PlacedSlice) {
         self.machines[held.node as usize].give_back(&self.lendings, held);
         self.used_units -= u64::from(held.units);
     }
@@ -305,7 +310,7 @@ impl Machine {
         }
     }
 
-    fn give_back(&mut self, lendings: &[Lending], held: &Held) {
+    fn give_back(&mut self, lendings: &[Lending], held: &PlacedSlice) {
         let gpu = &mut self.gpus[usize::from(held.gpu)];
         gpu.used[usize::from(held.device)] -= held.units;
         self.cpus = self.cpus.map(|free| free + held.cpus);

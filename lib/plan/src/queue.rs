@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::cluster::Partition;
-use crate::place::{Fleet, Held, Request};
+use crate::place::{Fleet, PlacedSlice, Request};
 use crate::speed::Curve;
 use limits::Ledger;
 use waiting::{Waiting, Walk};
@@ -120,7 +120,7 @@ pub struct Outcome {
 struct Running {
     job: u32,
     latest: u64,
-    held: Held,
+    held: PlacedSlice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,7 +140,7 @@ pub struct Play<'a> {
     /// Slices of each node.
     running: Vec<Vec<Running>>,
     /// Slices of each job.
-    held: Vec<Vec<Held>>,
+    held: Vec<Vec<PlacedSlice>>,
     waiting: Waiting,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     plans: backfill::Plans,

@@ -1,6 +1,6 @@
 //! Readers: accounting, traces of others, telemetry, clusters. A broken line is named and skipped.
 
-mod held;
+mod held_per_node;
 pub mod jobstats;
 pub mod limits;
 pub mod nodes;

@@ -4,7 +4,7 @@ use gpufrac_core::rates::Rates;
 use gpufrac_records::usage::apportion;
 use jiff::tz::TimeZone;
 
-use crate::ledger::Held;
+use crate::ledger::LedgerSlice;
 use crate::period::{Period, day_text};
 use crate::sums::Sums;
 
@@ -31,7 +31,7 @@ impl Days {
 
     /// Adds what a job held to the days on which it held it. A record does not say when in its life a slice was busy:
     /// each day has its part by length.
-    pub fn add(&mut self, held: &Held, rates: &Rates) {
+    pub fn add(&mut self, held: &LedgerSlice, rates: &Rates) {
         let (from, to) = (
             held.from.max(self.period.since),
             held.to.min(self.period.until),
@@ -55,7 +55,7 @@ impl Days {
             }
             // The rest is split between this day and the days after it: nothing is lost by rounding.
             let parts = left.map(|part| apportion(part, [length, time - length])[0]);
-            let of_day = Held {
+            let of_day = LedgerSlice {
                 busy: parts[0],
                 idle: parts[1],
                 unknown: parts[2],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpufrac_records::usage::Ended;
 
-use crate::ledger::Held;
+use crate::ledger::LedgerSlice;
 use crate::sums::Sums;
 
 /// Users that are listed.
@@ -41,7 +41,7 @@ impl Filling {
 
 impl Hints {
     /// Adds what a job held.
-    pub fn add(&mut self, held: &Held) {
+    pub fn add(&mut self, held: &LedgerSlice) {
         *self.ends.entry(held.ended).or_default() += 1;
         let sums = self.holders.entry(held.user.clone()).or_default();
         sums.slices += 1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpufrac_slurm_conf::jobstats::{HEAD, pack, unpack};
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::Held;
+use crate::ledger::LedgerSlice;
 
 /// How a part of an `AdminComment` begins that gpufrac wrote.
 const OURS: &str = "gpufrac: ";
@@ -103,7 +103,7 @@ struct Node {
 /// The summary of a run from its slices: each is a GPU to the readers, with the activity and the memory of the slice
 /// itself. None unless each slice was measured: a reader takes a missing figure for 0.
 #[must_use]
-pub fn summary(run: &Run, slices: &[Held]) -> Option<String> {
+pub fn summary(run: &Run, slices: &[LedgerSlice]) -> Option<String> {
     let mut summary = Summary {
         total_time: run.elapsed,
         gpus: slices.len(),
@@ -142,7 +142,7 @@ pub fn summary(run: &Run, slices: &[Held]) -> Option<String> {
 }
 
 /// Percent of the slice, with one decimal as jobstats has it.
-fn utilization(held: &Held) -> Option<f64> {
+fn utilization(held: &LedgerSlice) -> Option<f64> {
     let known = held.busy + held.idle;
     let by_time = (known > 0).then(|| held.busy as f64 / known as f64);
     let share = held.activity.or(by_time)?;
@@ -163,8 +163,8 @@ mod tests {
         pack(&summary).unwrap()
     }
 
-    fn held(device: u32, activity: Option<f64>) -> Held {
-        Held {
+    fn held(device: u32, activity: Option<f64>) -> LedgerSlice {
+        LedgerSlice {
             device: Some(device),
             activity,
             busy: 0,
@@ -172,7 +172,7 @@ mod tests {
             memory_mib: Some(20_096),
             peak_memory_mib: Some(5_024),
             node: "n1".to_owned(),
-            ..Held::default()
+            ..LedgerSlice::default()
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
     fn a_job_with_a_slice_that_was_not_measured_has_no_summary() {
         assert_eq!(summary(&RUN, &[held(3, Some(0.5)), held(4, None)]), None);
         assert_eq!(summary(&RUN, &[]), None);
-        let by_time = Held {
+        let by_time = LedgerSlice {
             busy: 25,
             idle: 75,
             ..held(3, None)

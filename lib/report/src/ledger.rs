@@ -10,7 +10,7 @@ use crate::sacct::{Match, Run, Runs};
 
 /// A slice that a job held in the period. Times are in unit-seconds, and of the period alone.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Held {
+pub struct LedgerSlice {
     /// Slurm's id of the job.
     pub job: u32,
     pub user: String,
@@ -56,7 +56,7 @@ pub struct Held {
     pub activity: Option<f64>,
 }
 
-impl Held {
+impl LedgerSlice {
     /// All of its time: unit-seconds.
     #[must_use]
     pub fn allocated(&self) -> u64 {
@@ -123,7 +123,7 @@ impl Ledger {
     }
 
     /// Whether a record is new, and what its job held in the period; None for one of another time.
-    pub fn slice(&mut self, record: &UsageRecord) -> (bool, Option<Held>) {
+    pub fn slice(&mut self, record: &UsageRecord) -> (bool, Option<LedgerSlice>) {
         let sign = self.sign(&record.key());
         if !self.seen.insert(sign) {
             self.skipped.repeated += 1;
@@ -132,7 +132,7 @@ impl Ledger {
         (true, self.held(record, sign))
     }
 
-    fn held(&mut self, record: &UsageRecord, sign: (u64, u64)) -> Option<Held> {
+    fn held(&mut self, record: &UsageRecord, sign: (u64, u64)) -> Option<LedgerSlice> {
         let run = match self.runs.of(record) {
             Match::Run(run) => Some(run),
             Match::Unknown => None,
@@ -163,7 +163,7 @@ impl Ledger {
             && record.end < self.period.until
             && record.end >= self.period.since;
         let used = record.used.as_ref();
-        Some(Held {
+        Some(LedgerSlice {
             job: record.job.0,
             user: record.user.clone(),
             account: match &record.account {
@@ -199,7 +199,7 @@ impl Ledger {
 
     /// Adds the fields that only accounting has. To be called after all lines.
     #[must_use]
-    pub fn without_records(&self) -> Vec<Held> {
+    pub fn without_records(&self) -> Vec<LedgerSlice> {
         let runs = self.runs.without_records();
         let held = runs
             .into_iter()
@@ -207,10 +207,10 @@ impl Ledger {
         held.collect()
     }
 
-    fn unrecorded(&self, run: &Run, units: u64) -> Option<Held> {
+    fn unrecorded(&self, run: &Run, units: u64) -> Option<LedgerSlice> {
         let (from, to) = (run.start, run.start + run.elapsed);
         let seconds = self.period.overlap(from, to);
-        (seconds > 0).then(|| Held {
+        (seconds > 0).then(|| LedgerSlice {
             job: run.job,
             user: run.user.clone(),
             account: run.account.clone(),
@@ -223,7 +223,7 @@ impl Ledger {
             to,
             unknown: seconds * units,
             ended: run.ended,
-            ..Held::default()
+            ..LedgerSlice::default()
         })
     }
 }

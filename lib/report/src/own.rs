@@ -3,7 +3,7 @@
 
 use gpufrac_core::fraction::MemoryMib;
 
-use crate::ledger::Held;
+use crate::ledger::LedgerSlice;
 
 /// Memory that is to be free beside the greatest memory in use: a tenth of that.
 const MARGIN_PERCENT: u64 = 110;
@@ -38,7 +38,7 @@ pub enum Enough {
 ///
 /// Activity is a part of the slice, so that a half that was busy for 40 % of the time did the work of a fifth of a GPU.
 #[must_use]
-pub fn enough(held: &Held, menu: &[Size]) -> Enough {
+pub fn enough(held: &LedgerSlice, menu: &[Size]) -> Enough {
     let (Some(peak), Some(activity)) = (held.peak_memory_mib, held.activity) else {
         return Enough::Unmeasured;
     };
@@ -79,8 +79,8 @@ mod tests {
         ]
     }
 
-    fn held(peak: Option<u64>, activity: Option<f64>) -> Held {
-        Held {
+    fn held(peak: Option<u64>, activity: Option<f64>) -> LedgerSlice {
+        LedgerSlice {
             job: 7,
             user: "ann".to_owned(),
             pool: "p".to_owned(),
@@ -93,7 +93,7 @@ mod tests {
             memory_mib: Some(40_000),
             peak_memory_mib: peak,
             activity,
-            ..Held::default()
+            ..LedgerSlice::default()
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpufrac_core::rates::Rates;
 
-use crate::ledger::Held;
+use crate::ledger::LedgerSlice;
 use crate::money::Money;
 
 /// The key of the rows.
@@ -52,7 +52,7 @@ impl By {
     }
 
     /// The name of a row.
-    fn of(self, held: &Held) -> String {
+    fn of(self, held: &LedgerSlice) -> String {
         let text = match self {
             By::User => &held.user,
             By::Account => &held.account,
@@ -104,7 +104,7 @@ impl Sums {
     }
 
     /// Adds what a job held.
-    pub fn add(&mut self, held: &Held, rates: &Rates) {
+    pub fn add(&mut self, held: &LedgerSlice, rates: &Rates) {
         self.slices += 1;
         self.allocated += held.allocated();
         self.busy += held.busy;
@@ -141,7 +141,7 @@ impl Table {
     }
 
     /// Adds what a job held.
-    pub fn add(&mut self, held: &Held, rates: &Rates) {
+    pub fn add(&mut self, held: &LedgerSlice, rates: &Rates) {
         let key: Vec<String> = self.by.iter().map(|by| by.of(held)).collect();
         self.rows.entry(key).or_default().add(held, rates);
         self.total.add(held, rates);

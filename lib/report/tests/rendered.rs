@@ -8,7 +8,7 @@ use gpufrac_records::usage::{Ended, Line};
 use gpufrac_report::audit::Audit;
 use gpufrac_report::days::Days;
 use gpufrac_report::hints::Hints;
-use gpufrac_report::ledger::{Held, Skipped};
+use gpufrac_report::ledger::{LedgerSlice, Skipped};
 use gpufrac_report::own::Enough;
 use gpufrac_report::period::Period;
 use gpufrac_report::render::{self, Own, Report};
@@ -17,8 +17,8 @@ use jiff::tz::TimeZone;
 
 const DAY: u64 = 86_400;
 
-fn held(user: &str, size: &str, units: u64, idle: u64, ended: Option<Ended>) -> Held {
-    Held {
+fn held(user: &str, size: &str, units: u64, idle: u64, ended: Option<Ended>) -> LedgerSlice {
+    LedgerSlice {
         job: 7,
         user: user.to_owned(),
         account: "physics, \"old\"".to_owned(),
@@ -35,7 +35,7 @@ fn held(user: &str, size: &str, units: u64, idle: u64, ended: Option<Ended>) -> 
         energy_j: 1400,
         memory_mib: Some(20_096),
         peak_memory_mib: Some(5_024),
-        ..Held::default()
+        ..LedgerSlice::default()
     }
 }
 

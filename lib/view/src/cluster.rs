@@ -258,7 +258,7 @@ impl NodeState {
 
 /// A slice with its place in the cluster.
 #[derive(Debug, Clone, Copy)]
-pub struct Held<'a> {
+pub struct ClusterSlice<'a> {
     pub node: &'a NodeState,
     pub gpu: &'a Gpu,
     pub slice: &'a Slice,
@@ -288,13 +288,13 @@ impl Report {
     }
 
     /// All slices, by node and GPU.
-    pub fn slices(&self) -> impl Iterator<Item = Held<'_>> {
+    pub fn slices(&self) -> impl Iterator<Item = ClusterSlice<'_>> {
         self.nodes.iter().flat_map(|node| {
             node.gpus.iter().flat_map(move |state| {
                 let gpu = &state.gpu;
                 gpu.slices
                     .iter()
-                    .map(move |slice| Held { node, gpu, slice })
+                    .map(move |slice| ClusterSlice { node, gpu, slice })
             })
         })
     }
@@ -340,7 +340,7 @@ fn free(nodes: &[NodeState]) -> Vec<Free> {
 
 impl OwnSlice {
     /// A slice of the cluster.
-    pub fn of(held: Held<'_>) -> OwnSlice {
+    pub fn of(held: ClusterSlice<'_>) -> OwnSlice {
         OwnSlice {
             node: held.node.node.clone(),
             gpu: held.gpu.index.0,
@@ -351,7 +351,7 @@ impl OwnSlice {
     }
 }
 
-impl Held<'_> {
+impl ClusterSlice<'_> {
     /// The owner; None where Slurm hides it.
     pub fn owner(&self) -> Option<&Owner> {
         self.slice.owner.as_ref()

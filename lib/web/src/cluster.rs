@@ -9,7 +9,7 @@ use gpufrac_page::html::{Cell, Html};
 use gpufrac_page::table::cells;
 use gpufrac_page::words;
 
-use crate::{Day, Held, JOBS, NODES, Site, file_name};
+use crate::{Day, JOBS, NODES, Site, SliceOnNode, file_name};
 
 pub fn page(site: &Site) -> String {
     let mut page = site.html("GPUs of the cluster", 0);
@@ -233,7 +233,7 @@ fn day_bar(page: &mut Html, day: &Day) {
 }
 
 /// The list of jobs.
-pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
+pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<SliceOnNode<'_>>>) -> String {
     let mut page = site.html("Jobs with slices", 0);
     let all = crate::slices(&site.nodes);
     let hidden = all.filter(|held| held.slice.owner.is_none()).count();

@@ -6,9 +6,9 @@ use gpufrac_page::table::cells;
 use gpufrac_page::words;
 use gpufrac_view::Use;
 
-use crate::{Held, History, NODES, Site, file_name, node};
+use crate::{History, NODES, Site, SliceOnNode, file_name, node};
 
-pub fn page(site: &Site, job: u32, held: &[Held<'_>], history: &History) -> String {
+pub fn page(site: &Site, job: u32, held: &[SliceOnNode<'_>], history: &History) -> String {
     let mut page = site.html(&format!("Job {job}"), 1);
     if let Some(owner) = held.first().and_then(|held| held.slice.owner.as_ref()) {
         let account = owner

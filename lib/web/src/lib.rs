@@ -134,15 +134,15 @@ pub struct JobFile {
 
 /// A slice with its place in the cluster.
 #[derive(Clone, Copy)]
-struct Held<'a> {
+struct SliceOnNode<'a> {
     node: &'a Node,
     gpu: &'a Gpu,
     slice: &'a Slice,
 }
 
 /// The slices of each job whose owner is not hidden.
-fn jobs(nodes: &[Arc<Node>]) -> BTreeMap<u32, Vec<Held<'_>>> {
-    let mut jobs: BTreeMap<u32, Vec<Held<'_>>> = BTreeMap::new();
+fn jobs(nodes: &[Arc<Node>]) -> BTreeMap<u32, Vec<SliceOnNode<'_>>> {
+    let mut jobs: BTreeMap<u32, Vec<SliceOnNode<'_>>> = BTreeMap::new();
     for held in slices(nodes) {
         if let Some(owner) = &held.slice.owner {
             jobs.entry(owner.job.0).or_default().push(held);
@@ -151,14 +151,14 @@ fn jobs(nodes: &[Arc<Node>]) -> BTreeMap<u32, Vec<Held<'_>>> {
     jobs
 }
 
-fn slices(nodes: &[Arc<Node>]) -> impl Iterator<Item = Held<'_>> {
+fn slices(nodes: &[Arc<Node>]) -> impl Iterator<Item = SliceOnNode<'_>> {
     let gpus = nodes
         .iter()
         .flat_map(|node| node.gpus.iter().map(move |gpu| (node, gpu)));
     gpus.flat_map(|(node, gpu)| {
         gpu.slices
             .iter()
-            .map(move |slice| Held { node, gpu, slice })
+            .map(move |slice| SliceOnNode { node, gpu, slice })
     })
 }
 
@@ -174,7 +174,7 @@ pub struct Sample {
 /// The newest sample of each job.
 #[must_use]
 pub fn samples(nodes: &[Arc<Node>]) -> BTreeMap<u32, Sample> {
-    let sample = |held: Vec<Held<'_>>| {
+    let sample = |held: Vec<SliceOnNode<'_>>| {
         let usages = || held.iter().filter_map(|held| held.slice.usage.as_ref());
         let memory: Vec<u64> = usages().filter_map(|usage| usage.memory_mib).collect();
         let written = held.iter().map(|held| held.node.written).max();

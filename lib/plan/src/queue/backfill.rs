@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{MOST_TESTS, Play, Walk, Work};
-use crate::place::{Held, Request};
+use crate::place::{PlacedSlice, Request};
 
 /// When nodes are ready for each kind of request, and the plans of a round.
 pub(super) struct Plans {
@@ -156,7 +156,7 @@ impl Play<'_> {
         } else {
             self.running[node].sort_unstable_by_key(|running| running.latest);
             let running = &self.running[node];
-            let ends: Vec<&Held> = running.iter().map(|running| &running.held).collect();
+            let ends: Vec<&PlacedSlice> = running.iter().map(|running| &running.held).collect();
             let first = self.fleet.ready_after(node, request, &ends);
             first.map_or(u64::MAX, |number| running[number].latest)
         };

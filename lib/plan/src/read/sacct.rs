@@ -6,7 +6,7 @@ use std::path::Path;
 use csv::ByteRecord;
 use gpufrac_slurm_conf::table::{Header, Row, RowError, wrong};
 
-use super::held::Held;
+use super::held_per_node::HeldPerNode;
 use super::value::Devices;
 use super::{Broken, Progress, ReadError, STEP, header, jobstats, rows, value};
 use crate::job::{Charge, History, Job, Need, Span};
@@ -163,7 +163,7 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
     let nodes = row.number(&["NNodes", "AllocNodes", "ReqNodes"])?;
     let nodes = nodes.or_else(|| count("node")).unwrap_or(1);
     let list = text("NodeList")?;
-    let Some(held) = Held::of(&devices, nodes, list, &history.per_gpu) else {
+    let Some(held) = HeldPerNode::of(&devices, nodes, list, &history.per_gpu) else {
         history.skipped.with_shards += 1;
         return Ok(None);
     };

@@ -25,7 +25,7 @@ struct Ends {
 
 /// A socket that a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct HeldSocket {
     owner: UserId,
     inode: u64,
 }
@@ -81,7 +81,7 @@ fn end(address: SocketAddr) -> (IpAddr, u16) {
 }
 
 /// The socket with these addresses, if a process holds it.
-fn find(table: &str, ends: Ends) -> Option<Held> {
+fn find(table: &str, ends: Ends) -> Option<HeldSocket> {
     table.lines().skip(1).find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let found = Ends {
@@ -90,7 +90,7 @@ fn find(table: &str, ends: Ends) -> Option<Held> {
         };
         let inode: u64 = words.get(9)?.parse().ok()?;
         let owner = words.get(7)?.parse().ok()?;
-        (found == ends && inode > 0).then_some(Held { owner, inode })
+        (found == ends && inode > 0).then_some(HeldSocket { owner, inode })
     })
 }
 
@@ -211,7 +211,7 @@ mod tests {
             peer: (peer.parse().unwrap(), port),
         };
         let held = |owner, inode| {
-            Some(Held {
+            Some(HeldSocket {
                 owner: UserId(owner),
                 inode,
             })

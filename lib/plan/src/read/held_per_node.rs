@@ -5,7 +5,7 @@ use crate::per_gpu::PerGpu;
 
 /// What a job held on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldPerNode {
     /// Number of nodes.
     pub nodes: u32,
     /// GPUs: whole ones, or one of which the job had a part.
@@ -16,13 +16,18 @@ pub struct Held {
     pub filled: f64,
 }
 
-impl Held {
+impl HeldPerNode {
     /// Of devices that are not empty, on `nodes` nodes named `list`. None where nothing says what part of a GPU a shard
     /// is.
     ///
     /// Instances, shards and MPS of a job on a node count as their sum, which is the most that the job can need. A sum
     /// above one GPU counts as whole GPUs: no piece has as much.
-    pub fn of(devices: &Devices<'_>, nodes: u32, list: &str, per_gpu: &PerGpu) -> Option<Held> {
+    pub fn of(
+        devices: &Devices<'_>,
+        nodes: u32,
+        list: &str,
+        per_gpu: &PerGpu,
+    ) -> Option<HeldPerNode> {
         let all = devices.gpus + devices.instances + devices.shards + devices.mps;
         let nodes = nodes.clamp(1, all);
         // Where Slurm counts `gpu` alone, the node says that these are instances.
@@ -30,7 +35,7 @@ impl Held {
         let instance = untyped.and(per_gpu.instance(list));
         if devices.gpus > 0 && instance.is_none() {
             let gpus = devices.all_gpus().div_ceil(nodes);
-            return Some(Held {
+            return Some(HeldPerNode {
                 nodes,
                 gpus,
                 share: None,
@@ -45,7 +50,7 @@ impl Held {
         let each = |sum: f64| sum / f64::from(nodes);
         let share = percents(each(devices.part.share())) + each(shared);
         let gpus = value::gpus_of_share(share).max(1);
-        Some(Held {
+        Some(HeldPerNode {
             nodes,
             gpus,
             share: (gpus == 1).then_some(share as f32),
@@ -67,7 +72,7 @@ mod tests {
 
     /// GPUs and percents of one on each node.
     fn held(tres: &str, nodes: u32, per_gpu: &PerGpu) -> Option<(u32, u32, Option<f32>)> {
-        let held = Held::of(&Devices::of(tres).unwrap(), nodes, "gn03", per_gpu)?;
+        let held = HeldPerNode::of(&Devices::of(tres).unwrap(), nodes, "gn03", per_gpu)?;
         Some((held.nodes, held.gpus, held.share.map(|share| share * 100.0)))
     }
 
@@ -143,7 +148,7 @@ mod tests {
     #[test]
     fn the_instances_of_a_gpu_fill_no_more_than_it() {
         let devices = Devices::of("gres/gpu:3g.20gb=1,gres/gpu:1g.5gb=4").unwrap();
-        let held = Held::of(&devices, 1, "", &PerGpu::default()).unwrap();
+        let held = HeldPerNode::of(&devices, 1, "", &PerGpu::default()).unwrap();
         assert_eq!(value::gpus_of_share(held.filled), 1, "{held:?}");
     }
 }
