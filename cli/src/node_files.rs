@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpufrac_core::config::Config;
-use gpufrac_view::Node;
+use gpufrac_view::NodeStatus;
 
 use crate::own;
 
@@ -84,7 +84,7 @@ pub fn own_places(config: &Config, node: &str) -> Vec<FileOrFolder> {
 #[derive(Debug, Clone, Default)]
 pub struct Found {
     /// The nodes, by name.
-    pub nodes: Vec<Arc<Node>>,
+    pub nodes: Vec<Arc<NodeStatus>>,
     /// Files that cannot be read.
     pub problems: Vec<String>,
 }
@@ -156,8 +156,8 @@ impl NodeFiles {
         paths: Vec<PathBuf>,
         before: &mut HashMap<PathBuf, ParsedFile>,
         problems: &mut Vec<String>,
-    ) -> BTreeMap<String, Arc<Node>> {
-        let mut nodes: BTreeMap<String, Arc<Node>> = BTreeMap::new();
+    ) -> BTreeMap<String, Arc<NodeStatus>> {
+        let mut nodes: BTreeMap<String, Arc<NodeStatus>> = BTreeMap::new();
         for path in paths {
             let (stamp, found) = match look(&path, before.remove(&path)) {
                 Ok(Some(found)) => found,
@@ -170,7 +170,7 @@ impl NodeFiles {
             };
             match &found {
                 Ok(node) => {
-                    let newer = |known: &Arc<Node>| known.written >= node.written;
+                    let newer = |known: &Arc<NodeStatus>| known.written >= node.written;
                     if !nodes.get(&node.node).is_some_and(newer) {
                         nodes.insert(node.node.clone(), Arc::clone(node));
                     }
@@ -215,7 +215,7 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-type ParsedFile = (Stamp, Result<Arc<Node>, String>);
+type ParsedFile = (Stamp, Result<Arc<NodeStatus>, String>);
 
 /// A file; None where there is none.
 fn look(path: &Path, known: Option<ParsedFile>) -> io::Result<Option<ParsedFile>> {
@@ -236,7 +236,7 @@ fn look(path: &Path, known: Option<ParsedFile>) -> io::Result<Option<ParsedFile>
     File::open(path)?
         .take(MOST_BYTES)
         .read_to_string(&mut text)?;
-    let node = Node::parse(&text).map(Arc::new);
+    let node = NodeStatus::parse(&text).map(Arc::new);
     let node = node.map_err(|why| unusable(path, &why.to_string()));
     Ok(Some((stamp, node)))
 }

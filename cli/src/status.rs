@@ -73,7 +73,7 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
         Gpu::of(device, &gpu.uuid, &on_it, seen)
     });
     let gpus = gpus.collect();
-    let described = gpufrac_view::Node {
+    let described = gpufrac_view::NodeStatus {
         version: VERSION,
         node: node.name.clone(),
         written: now,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant, SystemTime};
 
-use gpufrac_view::Node;
+use gpufrac_view::NodeStatus;
 use serde_json::{Value, json};
 
 /// The id of an ordinary user: nobody.
@@ -25,7 +25,7 @@ fn now() -> u64 {
 
 impl World {
     /// A login node with these made-up nodes in the shared folder.
-    fn new(nodes: &[Node]) -> World {
+    fn new(nodes: &[NodeStatus]) -> World {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let world = World { folder };
@@ -129,7 +129,7 @@ impl World {
 }
 
 /// Nodes whose files have just been written.
-fn fresh(count: usize) -> Vec<Node> {
+fn fresh(count: usize) -> Vec<NodeStatus> {
     let mut nodes = test_examples::nodes(count, 7);
     let late = now() - test_examples::NOW;
     for node in &mut nodes {

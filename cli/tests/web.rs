@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
-use gpufrac_view::Node;
+use gpufrac_view::NodeStatus;
 use serde_json::{Value, json};
 use test_examples::{CONFIG, NOW, nodes};
 
@@ -58,7 +58,7 @@ struct Site {
 }
 
 impl Site {
-    fn new(nodes: &[Node]) -> Site {
+    fn new(nodes: &[NodeStatus]) -> Site {
         let site = Site {
             folder: tempfile::tempdir().unwrap(),
         };
@@ -74,7 +74,7 @@ impl Site {
     }
 
     /// A node of the generator, as if it were written now.
-    fn put(&self, node: &Node) {
+    fn put(&self, node: &NodeStatus) {
         let mut node = node.clone();
         let later = now() - NOW;
         node.written += later;
@@ -506,7 +506,7 @@ fn old_pages_are_removed_and_each_export_adds_a_sample() {
     fs::remove_file(site.path("status").join(format!("{}.json", all[2].node))).unwrap();
     site.exported();
     assert_eq!(site.names("node").len(), 4);
-    let jobs = |all: &[Node]| {
+    let jobs = |all: &[NodeStatus]| {
         let slices = all
             .iter()
             .flat_map(|node| &node.gpus)

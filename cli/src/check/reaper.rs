@@ -8,7 +8,7 @@ use gpufrac_host::files::RootDir;
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_node::setup::unit;
 use gpufrac_node::version;
-use gpufrac_view::Node as View;
+use gpufrac_view::NodeStatus;
 
 use crate::status::files;
 
@@ -96,7 +96,7 @@ fn stopped(what: String) -> Finding {
 }
 
 /// The finding about a daemon that runs, by the file that it writes in each round.
-fn of_running(view: &View, config_sum: &str, now: u64) -> Option<Finding> {
+fn of_running(view: &NodeStatus, config_sum: &str, now: u64) -> Option<Finding> {
     let age = now.saturating_sub(view.written);
     if view.is_stale(now) && age > LONGEST_ROUND {
         // The daemon is stopped or hangs, or `/run` is full. Cure: `systemctl restart gpufrac-reaperd`; its log has the
@@ -142,8 +142,8 @@ mod tests {
 
     const NOW: u64 = 1_790_000_000;
 
-    fn view() -> View {
-        View {
+    fn view() -> NodeStatus {
+        NodeStatus {
             version: VERSION,
             node: "gn01".to_owned(),
             written: NOW - 5,
@@ -159,14 +159,14 @@ mod tests {
     /// With `the_checksum_of_a_configuration_covers_its_values_alone`.
     #[test]
     fn a_daemon_that_hangs_or_is_not_up_to_date_is_named() {
-        let found = |view: &View, now: u64| of_running(view, "0123", now);
+        let found = |view: &NodeStatus, now: u64| of_running(view, "0123", now);
         assert_eq!(found(&view(), NOW), None);
         // One slow round.
         assert_eq!(found(&view(), NOW + LONGEST_ROUND - 6), None);
         let hangs = found(&view(), NOW + LONGEST_ROUND).unwrap();
         assert_eq!(hangs.severity, Severity::Error);
         assert!(hangs.what.contains("for 305 s"), "{hangs:?}");
-        let older = View {
+        let older = NodeStatus {
             build: "0.0.9".to_owned(),
             ..view()
         };
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(restart.severity, Severity::Warning);
         assert!(restart.fix.contains("restart"), "{restart:?}");
         // A build before this file had the checksum.
-        let silent = View {
+        let silent = NodeStatus {
             config_sum: None,
             ..view()
         };

@@ -1,7 +1,7 @@
 //! Lines of `gpufrac top`.
 
 use gpufrac_page::words::{gib, percent, plain, span};
-use gpufrac_view::{Gpu, Node, Slice, Sums, Use};
+use gpufrac_view::{Gpu, NodeStatus, Slice, Sums, Use};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -217,7 +217,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn node(&self, node: &Node) -> Line<'static> {
+    fn node(&self, node: &NodeStatus) -> Line<'static> {
         let sign = self.look.sign(self.view.is_open(node));
         let age = self.view.now.saturating_sub(node.written);
         let (age, style) = match self.view.stale(node) {
@@ -244,7 +244,7 @@ impl<'a> Lines<'a> {
         ])
     }
 
-    fn gpu(&self, node: &Node, gpu: &Gpu) -> Line<'static> {
+    fn gpu(&self, node: &NodeStatus, gpu: &Gpu) -> Line<'static> {
         let sign = self.look.sign(self.view.is_gpu_open(node, gpu));
         let name = format!("{sign} {} {} {}", gpu.index, gpu.model, gpu.pool);
         let name_width = (self.width / 4).clamp(12, 30);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use gpufrac_core::ids::JobId;
-use gpufrac_view::Node;
+use gpufrac_view::NodeStatus;
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -259,7 +259,7 @@ fn q_and_control_c_end_it() {
 #[test]
 fn a_node_with_a_stuck_place_says_so() {
     let mut view = view(Reader::default());
-    let mut node = Node::clone(&view.nodes[0]);
+    let mut node = NodeStatus::clone(&view.nodes[0]);
     node.stuck = vec![test_examples::stuck()];
     view.take(Found {
         nodes: vec![node.into()],
@@ -273,7 +273,7 @@ fn a_node_with_a_stuck_place_says_so() {
 #[test]
 fn a_hostile_name_cannot_move_the_cursor() {
     let mut view = view(Reader::default());
-    let mut node = Node::clone(&view.nodes[0]);
+    let mut node = NodeStatus::clone(&view.nodes[0]);
     let owner = node.gpus[0].slices[0].owner.as_mut().unwrap();
     owner.user = "\u{1b}[2J\u{202e}eve\n".to_owned();
     node.node = "\u{1b}]0;x\u{7}".to_owned();

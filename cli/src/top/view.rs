@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_view::{Gpu, Node, Slice, Sums};
+use gpufrac_view::{Gpu, NodeStatus, Slice, Sums};
 
 use crate::args::Sort;
 use crate::node_files::Found;
@@ -104,7 +104,7 @@ struct Key {
 pub struct View {
     reader: Reader,
     /// The nodes, by name.
-    pub nodes: Vec<Arc<Node>>,
+    pub nodes: Vec<Arc<NodeStatus>>,
     /// Files that cannot be read.
     pub problems: Vec<String>,
     /// Whether the files were read.
@@ -185,18 +185,18 @@ impl View {
     }
 
     /// For how many seconds a node's file is stale; None where it is not.
-    pub fn stale(&self, node: &Node) -> Option<u64> {
+    pub fn stale(&self, node: &NodeStatus) -> Option<u64> {
         let age = self.now.saturating_sub(node.written);
         node.is_stale(self.now).then_some(age)
     }
 
     /// Whether the GPUs of a node are shown.
-    pub fn is_open(&self, node: &Node) -> bool {
+    pub fn is_open(&self, node: &NodeStatus) -> bool {
         self.is_open_by_key(&key_of_node(node))
     }
 
     /// Whether the slices of a GPU are shown.
-    pub fn is_gpu_open(&self, node: &Node, gpu: &Gpu) -> bool {
+    pub fn is_gpu_open(&self, node: &NodeStatus, gpu: &Gpu) -> bool {
         self.is_open_by_key(&key_of_gpu(node, gpu))
     }
 
@@ -390,7 +390,7 @@ impl View {
     }
 }
 
-fn key_of_node(node: &Node) -> Key {
+fn key_of_node(node: &NodeStatus) -> Key {
     Key {
         node: node.node.clone(),
         gpu: None,
@@ -398,7 +398,7 @@ fn key_of_node(node: &Node) -> Key {
     }
 }
 
-fn key_of_gpu(node: &Node, gpu: &Gpu) -> Key {
+fn key_of_gpu(node: &NodeStatus, gpu: &Gpu) -> Key {
     Key {
         gpu: Some(gpu.index.0),
         ..key_of_node(node)

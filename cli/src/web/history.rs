@@ -10,7 +10,7 @@ use gpufrac_core::config::Paths;
 use gpufrac_core::ids::JobId;
 use gpufrac_records::evidence::Record;
 use gpufrac_records::find::find;
-use gpufrac_view::Node;
+use gpufrac_view::NodeStatus;
 use gpufrac_web::{History, JOBS, JobFile, Point, VERSION};
 
 use super::export::Export;
@@ -20,7 +20,7 @@ use crate::node_files::is_listed;
 /// The history of each job that has a slice.
 pub fn of(
     export: &Export,
-    nodes: &[Arc<Node>],
+    nodes: &[Arc<NodeStatus>],
     paths: &Paths,
 ) -> Result<BTreeMap<u32, History>, CliError> {
     let mut records = None;
@@ -152,7 +152,7 @@ mod tests {
     struct World {
         folder: tempfile::TempDir,
         paths: Paths,
-        nodes: Vec<Arc<Node>>,
+        nodes: Vec<Arc<NodeStatus>>,
     }
 
     impl World {

@@ -16,7 +16,7 @@ pub struct Partition {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub struct ClusterNode {
     pub name: String,
     pub gpus: u32,
     /// Its CPUs for jobs; None where they are not known.
@@ -33,7 +33,7 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// The nodes with GPUs.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ClusterNode>,
     /// The partitions with such nodes.
     pub partitions: Vec<Partition>,
 }
@@ -42,10 +42,10 @@ impl Cluster {
     /// Equal nodes in one partition.
     pub fn uniform(nodes: u32, gpus: u32) -> Cluster {
         let width = nodes.to_string().len();
-        let node = |number| Node {
+        let node = |number| ClusterNode {
             name: format!("gpu{number:0width$}"),
             gpus,
-            ..Node::default()
+            ..ClusterNode::default()
         };
         Cluster {
             nodes: (1..=nodes).map(node).collect(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpufrac_core::hostlist::Hostlist;
 
-use crate::cluster::{Cluster, Node, Partition};
+use crate::cluster::{Cluster, ClusterNode, Partition};
 use crate::per_gpu::PerGpu;
 
 /// Names that are kept once and numbered.
@@ -238,10 +238,10 @@ impl History {
             }
             most[node] = most[node].max(now[node]);
         }
-        let node = |(name, gpus): (&&str, &f64)| Node {
+        let node = |(name, gpus): (&&str, &f64)| ClusterNode {
             name: (*name).to_owned(),
             gpus: crate::read::value::gpus_of_share(*gpus),
-            ..Node::default()
+            ..ClusterNode::default()
         };
         let partition = |(number, mut nodes): (u32, Vec<usize>)| {
             nodes.sort_unstable();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpufrac_core::hostlist::Hostlist;
 
-use crate::cluster::{Cluster, Node};
+use crate::cluster::{Cluster, ClusterNode};
 
 /// How many shards, and percents of MPS, a GPU of each node has. Empty where no file names the nodes.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ struct Counts {
 impl PerGpu {
     /// Those of a cluster.
     pub fn of(cluster: &Cluster) -> PerGpu {
-        let counts = |node: &Node| {
+        let counts = |node: &ClusterNode| {
             let each = |count: u32| f64::from(count) / f64::from(node.gpus.max(1));
             Counts {
                 shards: each(node.shards),

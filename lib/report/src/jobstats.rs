@@ -74,7 +74,7 @@ impl Owner {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Summary {
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, NodeSummary>,
     total_time: u64,
     gpus: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ struct Summary {
 
 /// A node's part; sources that are not known have no key.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Node {
+struct NodeSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     cpus: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,4 +16,4 @@ pub use conf::{ConfFile, Line, LinePosition, Read, read_conf};
 pub use files::{Files, Glob, PluginLine};
 pub use gpufrac_core::slurm_text::{Counts, counts, number};
 pub use running::{Record, Running, reservations};
-pub use site::{Entry, Node, Partition, Site};
+pub use site::{Entry, Partition, Site, SlurmNode};

@@ -55,13 +55,13 @@ impl Entry {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct SlurmNode {
     pub name: String,
     /// Its values, which it shares with the other nodes of its line.
     pub entry: Arc<Entry>,
 }
 
-impl Node {
+impl SlurmNode {
     /// Its `Gres=`.
     #[must_use]
     pub fn gres(&self) -> Option<&str> {
@@ -115,7 +115,7 @@ pub struct Partition {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Site {
     /// The nodes in the order of the configuration.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<SlurmNode>,
     /// The partitions in the order of the configuration.
     pub partitions: Vec<Partition>,
     places: HashMap<String, usize>,
@@ -170,7 +170,7 @@ impl Site {
     }
 
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<&Node> {
+    pub fn node(&self, name: &str) -> Option<&SlurmNode> {
         self.nodes.get(*self.places.get(name)?)
     }
 
@@ -181,14 +181,14 @@ impl Site {
     }
 
     /// The nodes that stand in the same line as a node, itself among them.
-    pub fn beside<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = &'a Node> {
+    pub fn beside<'a>(&'a self, node: &'a SlurmNode) -> impl Iterator<Item = &'a SlurmNode> {
         let nodes = self.nodes.iter();
         nodes.filter(|other| Arc::ptr_eq(&other.entry, &node.entry))
     }
 
     fn add(&mut self, name: &str, entry: &Arc<Entry>) {
         self.places.insert(name.to_owned(), self.nodes.len());
-        self.nodes.push(Node {
+        self.nodes.push(SlurmNode {
             name: name.to_owned(),
             entry: entry.clone(),
         });

@@ -30,7 +30,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::slurm_release::SlurmRelease;
-use gpufrac_slurm_conf::{Node, Partition, Record, Site};
+use gpufrac_slurm_conf::{Partition, Record, Site, SlurmNode};
 
 pub use access::Closed;
 pub use ask::{AskError, ask_slurm, installed_release, slurm_says};
@@ -163,7 +163,7 @@ impl Settings {
     }
 
     /// A node in slurm.conf.
-    fn line_of_node(&self, name: &str) -> Option<&Node> {
+    fn line_of_node(&self, name: &str) -> Option<&SlurmNode> {
         self.files.as_ref()?.site.node(name)
     }
 

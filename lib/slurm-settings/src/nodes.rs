@@ -15,7 +15,7 @@ use super::Settings;
 use super::gpu_count::{self, GpuCount, Gpus};
 use super::gres_lines::{NodeLines, is_own_type};
 use super::near;
-use gpufrac_slurm_conf::{Counts, Node, Record, counts};
+use gpufrac_slurm_conf::{Counts, Record, SlurmNode, counts};
 pub(super) use gres_conf::{is_wrong as is_wrong_in_gres_conf, refused};
 
 /// The place of findings about slurmctld's node records.
@@ -111,7 +111,7 @@ fn findings(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
         let lines = NodeLines::of(&files.gres, node, &config.count_name);
         let release = settings.release();
         gres_conf::judge(node, &files.gres, &lines, &wanted, release, &mut found);
-        let gres = line.and_then(Node::gres).map(counts);
+        let gres = line.and_then(SlurmNode::gres).map(counts);
         found.extend(gres_conf::no_share(&files.gres, &lines, gres.as_ref()));
         found.extend(gres_conf::instances_beside(&files.gres, &lines, release));
     }

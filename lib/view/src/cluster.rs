@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpufrac_core::ids::JobId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Gpu, Node, Owner, Place, Slice, Stuck, Usage};
+use crate::{Gpu, NodeStatus, Owner, Place, Slice, Stuck, Usage};
 
 /// What `gpufrac status --json` prints. The keys and their meanings are stable within a version; a later build may
 /// add keys.
@@ -218,7 +218,7 @@ const CLOSED: [&str; 12] = [
 ];
 
 impl NodeState {
-    pub fn of_file(node: Node, now: u64) -> NodeState {
+    pub fn of_file(node: NodeStatus, now: u64) -> NodeState {
         NodeState {
             stale: node.is_stale(now),
             written: Some(node.written),
@@ -227,7 +227,7 @@ impl NodeState {
     }
 
     /// A node as it is described.
-    pub fn of(node: Node, source: Source) -> NodeState {
+    pub fn of(node: NodeStatus, source: Source) -> NodeState {
         let gpus = node.gpus.into_iter();
         let gpus = gpus.map(|gpu| GpuState {
             gpu,
@@ -369,12 +369,12 @@ impl Place {
 /// of pools; files of others are left out.
 pub fn joined<'n>(
     names: impl Iterator<Item = &'n str>,
-    files: Vec<Node>,
+    files: Vec<NodeStatus>,
     slurm: Vec<NodeState>,
     now: u64,
 ) -> Vec<NodeState> {
     let files = files.into_iter().map(|file| (file.node.clone(), file));
-    let mut files: BTreeMap<String, Node> = files.collect();
+    let mut files: BTreeMap<String, NodeStatus> = files.collect();
     let slurm = slurm.into_iter().map(|node| (node.node.clone(), node));
     let mut slurm: BTreeMap<String, NodeState> = slurm.collect();
     let names: BTreeSet<&str> = names.collect();

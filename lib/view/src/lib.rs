@@ -2,7 +2,7 @@
 //! `top` and `web` read.
 //!
 //! The file of a node lies in the node's own folder (`<run>/reaper/status.json`) and, where nodes share a folder, at
-//! `<shared>/status/NODE.json`. It is one JSON object, [`Node`]. The keys and their meanings are stable within a
+//! `<shared>/status/NODE.json`. It is one JSON object, [`NodeStatus`]. The keys and their meanings are stable within a
 //! version ([`VERSION`]): a later build may add keys, and a reader ignores keys that it does not know.
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub const VERSION: u32 = 1;
 
 /// A node with pools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeStatus {
     /// [`VERSION`] of the build that wrote the file.
     pub version: u32,
     /// Slurm's name of the node.

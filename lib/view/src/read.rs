@@ -1,6 +1,6 @@
 //! Reads the file of a node.
 
-use crate::{Node, VERSION};
+use crate::{NodeStatus, VERSION};
 
 /// A file that is older than this many of its intervals is stale.
 const MOST_INTERVALS: u64 = 3;
@@ -24,12 +24,12 @@ struct Header {
     version: u32,
 }
 
-impl Node {
+impl NodeStatus {
     /// Reads the text of a node's file.
     ///
     /// # Errors
     /// It is not such a file, or one of a later version.
-    pub fn parse(text: &str) -> Result<Node, ViewError> {
+    pub fn parse(text: &str) -> Result<NodeStatus, ViewError> {
         // The version is read first, because another version may give the other keys another meaning.
         let Header { version } = serde_json::from_str(text)?;
         if version != VERSION {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use gpufrac_page::words;
 use serde::Serialize;
 
-use crate::{Gpu, Node, Slice};
+use crate::{Gpu, NodeStatus, Slice};
 
 /// Sums of the slices of nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -21,7 +21,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    pub fn of<'n>(nodes: impl IntoIterator<Item = &'n Node>) -> Sums {
+    pub fn of<'n>(nodes: impl IntoIterator<Item = &'n NodeStatus>) -> Sums {
         let mut sums = Sums::default();
         for gpu in nodes.into_iter().flat_map(|node| &node.gpus) {
             sums.gpus += 1;

@@ -8,7 +8,7 @@ use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Lease, LeaseState};
-use gpufrac_view::{Gpu, Node, Place, Seen, Stuck, stuck};
+use gpufrac_view::{Gpu, NodeStatus, Place, Seen, Stuck, stuck};
 
 /// The GPU 0 of a node with one pool.
 fn gpu(pool: &str, leases: &[Lease], seen: Seen) -> Gpu {
@@ -172,9 +172,9 @@ fn made_up_nodes_are_whole_and_repeatable() {
     assert!(jobs.len() > 200, "{}", jobs.len());
     for node in &nodes {
         let text = serde_json::to_string(node).unwrap();
-        assert_eq!(*node, Node::parse(&text).unwrap());
+        assert_eq!(*node, NodeStatus::parse(&text).unwrap());
     }
-    let stale = |node: &&Node| node.is_stale(test_examples::NOW);
+    let stale = |node: &&NodeStatus| node.is_stale(test_examples::NOW);
     assert_eq!(nodes.iter().filter(stale).count(), 2);
 }
 
@@ -183,12 +183,12 @@ fn another_version_and_another_text_are_refused() {
     let mut node = test_examples::nodes(1, 1).remove(0);
     node.version = 2;
     let text = serde_json::to_string(&node).unwrap();
-    let why = Node::parse(&text).unwrap_err().to_string();
+    let why = NodeStatus::parse(&text).unwrap_err().to_string();
     assert_eq!(why, "it is of version 2, and this gpufrac reads version 1");
     let of_later_build = text.replacen("\"version\":2", "\"version\":1,\"later\":{}", 1);
-    assert!(Node::parse(&of_later_build).is_ok());
+    assert!(NodeStatus::parse(&of_later_build).is_ok());
     for text in ["", "{}", "[]", "{\"version\":1}", "\u{0}"] {
-        let why = Node::parse(text).unwrap_err().to_string();
+        let why = NodeStatus::parse(text).unwrap_err().to_string();
         assert!(why.starts_with("it does not describe a node: "), "{why}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use gpufrac_view::{Gpu, Node, Sums, Use};
+use gpufrac_view::{Gpu, NodeStatus, Sums, Use};
 
 use gpufrac_page::html::{Cell, Html};
 use gpufrac_page::table::cells;
@@ -36,7 +36,7 @@ pub fn key(page: &mut Html) {
     page.key(kinds.into_iter().chain(others));
 }
 
-fn card(page: &mut Html, site: &Site, node: &Node) {
+fn card(page: &mut Html, site: &Site, node: &NodeStatus) {
     let sums = Sums::of([node]);
     page.raw("<li><a href=\"")
         .raw(NODES)
@@ -68,7 +68,7 @@ fn bad(page: &mut Html, text: impl Display) {
 }
 
 /// What keeps a node or its GPUs from being used.
-pub fn problems(page: &mut Html, site: &Site, node: &Node) {
+pub fn problems(page: &mut Html, site: &Site, node: &NodeStatus) {
     if site.is_stale(node) {
         let age = words::span(site.now.saturating_sub(node.written));
         bad(page, format!("No news for {age}"));

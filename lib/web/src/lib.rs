@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use gpufrac_page::html::Html;
 use gpufrac_page::words;
-use gpufrac_view::{Gpu, Node, Slice, Sums};
+use gpufrac_view::{Gpu, NodeStatus, Slice, Sums};
 use serde::{Deserialize, Serialize};
 
 mod chart;
@@ -33,7 +33,7 @@ pub struct Site {
     /// `gpufrac --version`.
     pub build: String,
     /// The nodes, by name.
-    pub nodes: Vec<Arc<Node>>,
+    pub nodes: Vec<Arc<NodeStatus>>,
     /// The use of each job's slices over time; jobs without one have a page without a chart.
     pub histories: BTreeMap<u32, History>,
     /// Waiting requests; None where Slurm gave no answer.
@@ -135,13 +135,13 @@ pub struct JobFile {
 /// A slice with its place in the cluster.
 #[derive(Clone, Copy)]
 struct SliceOnNode<'a> {
-    node: &'a Node,
+    node: &'a NodeStatus,
     gpu: &'a Gpu,
     slice: &'a Slice,
 }
 
 /// The slices of each job whose owner is not hidden.
-fn jobs(nodes: &[Arc<Node>]) -> BTreeMap<u32, Vec<SliceOnNode<'_>>> {
+fn jobs(nodes: &[Arc<NodeStatus>]) -> BTreeMap<u32, Vec<SliceOnNode<'_>>> {
     let mut jobs: BTreeMap<u32, Vec<SliceOnNode<'_>>> = BTreeMap::new();
     for held in slices(nodes) {
         if let Some(owner) = &held.slice.owner {
@@ -151,7 +151,7 @@ fn jobs(nodes: &[Arc<Node>]) -> BTreeMap<u32, Vec<SliceOnNode<'_>>> {
     jobs
 }
 
-fn slices(nodes: &[Arc<Node>]) -> impl Iterator<Item = SliceOnNode<'_>> {
+fn slices(nodes: &[Arc<NodeStatus>]) -> impl Iterator<Item = SliceOnNode<'_>> {
     let gpus = nodes
         .iter()
         .flat_map(|node| node.gpus.iter().map(move |gpu| (node, gpu)));
@@ -173,7 +173,7 @@ pub struct Sample {
 
 /// The newest sample of each job.
 #[must_use]
-pub fn samples(nodes: &[Arc<Node>]) -> BTreeMap<u32, Sample> {
+pub fn samples(nodes: &[Arc<NodeStatus>]) -> BTreeMap<u32, Sample> {
     let sample = |held: Vec<SliceOnNode<'_>>| {
         let usages = || held.iter().filter_map(|held| held.slice.usage.as_ref());
         let memory: Vec<u64> = usages().filter_map(|usage| usage.memory_mib).collect();
@@ -273,7 +273,7 @@ struct NodeSums {
 
 impl Cluster<'_> {
     fn of(site: &Site) -> Cluster<'_> {
-        let node = |node: &Arc<Node>| NodeSums {
+        let node = |node: &Arc<NodeStatus>| NodeSums {
             node: node.node.clone(),
             written: node.written,
             stale: site.is_stale(node),
@@ -308,7 +308,7 @@ impl Site {
         page
     }
 
-    fn is_stale(&self, node: &Node) -> bool {
+    fn is_stale(&self, node: &NodeStatus) -> bool {
         node.is_stale(self.now)
     }
 }

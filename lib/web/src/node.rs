@@ -1,6 +1,6 @@
 //! The page of a node.
 
-use gpufrac_view::{Gpu, Node, Slice, Sums, Use};
+use gpufrac_view::{Gpu, NodeStatus, Slice, Sums, Use};
 
 use gpufrac_page::html::{Cell, Html};
 use gpufrac_page::table::cells;
@@ -8,7 +8,7 @@ use gpufrac_page::words;
 
 use crate::{JOBS, Site, cluster};
 
-pub fn page(site: &Site, node: &Node) -> String {
+pub fn page(site: &Site, node: &NodeStatus) -> String {
     let mut page = site.html(&format!("Node {}", node.node), 1);
     page.paragraph(format!("{}.", Sums::of([node]).text()));
     let age = words::span(site.now.saturating_sub(node.written));
@@ -23,7 +23,7 @@ pub fn page(site: &Site, node: &Node) -> String {
     page.end()
 }
 
-fn show(page: &mut Html, site: &Site, node: &Node, gpu: &Gpu) {
+fn show(page: &mut Html, site: &Site, node: &NodeStatus, gpu: &Gpu) {
     page.title(&format!("GPU {}: {}", gpu.index, gpu.model));
     let mode = match gpu.mig {
         None => "",

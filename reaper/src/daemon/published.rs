@@ -62,7 +62,7 @@ impl Published {
         self.stuck = outside.slices.stuck(node);
         let stuck: Vec<_> = self.stuck.iter().map(shown).collect();
         let interval = node.config.reaper.interval.as_secs().max(1);
-        let view = gpufrac_view::Node {
+        let view = gpufrac_view::NodeStatus {
             version: VERSION,
             node: node.name.clone(),
             written: outside.clock.unix_now(),

@@ -347,21 +347,21 @@ mod tests {
         ) + "\n"
     }
 
-    struct Node {
+    struct NodeFolders {
         _keep: tempfile::TempDir,
         state: PathBuf,
         shared: PathBuf,
     }
 
-    impl Node {
-        fn new() -> Node {
+    impl NodeFolders {
+        fn new() -> NodeFolders {
             let keep = tempfile::tempdir().unwrap();
             let root = keep.path().canonicalize().unwrap();
             let (state, shared) = (root.join("state"), root.join("shared"));
             for folder in [&state, &shared] {
                 fs::create_dir(folder).unwrap();
             }
-            Node {
+            NodeFolders {
                 _keep: keep,
                 state,
                 shared,
@@ -395,7 +395,7 @@ mod tests {
     /// `a_shared_folder_that_is_not_mounted_is_an_error_and_loses_nothing`.
     #[test]
     fn lines_are_copied_by_day_once_each() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         node.ship();
         node.write(&(line(1, 100) + &line(2, DAY - 1) + &line(3, DAY + 5)));
         node.ship();
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_died_before_it_noted_the_offset_copies_nothing_twice() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         node.write(&(line(1, 100) + &line(2, 200)));
         node.ship();
         let position = node.state.join(POSITION);
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_line_in_the_making_is_copied_when_it_is_whole() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         let text = line(1, 100);
         node.write(&text[..40]);
         node.ship();
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_line_cut_by_a_full_disk_is_written_again() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         node.write(&(line(1, 100) + &line(2, 200)));
         // The first line went into the copy, and a part of the second one.
         let folder = node.shared.join("usage/1970-01-01");
@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_rotated_file_is_copied_before_the_new_one() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         node.write(&line(1, 100));
         node.ship();
         node.write(&line(2, 200));
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_shared_folder_that_is_not_mounted_is_an_error_and_loses_nothing() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         node.write(&line(1, 100));
         fs::remove_dir(&node.shared).unwrap();
         let error = ship(&node.state, &node.shared, "n1")
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_records_are_not_copied() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         node.write(&("{\"version\":2,\"jo\n".to_owned() + &line(1, 100)));
         node.ship();
         assert_eq!(node.copy("1970-01-01"), line(1, 100));
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn ends_of_slices_reach_their_users_from_one_pass_over_the_lines_near_them() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         let ship = || while ship_own(&node.state, Some(&node.shared), "n1").unwrap() {};
         let own = || {
             let path = node.shared.join("own/1001/usage/1970-01-01/n1.jsonl");
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn each_user_gets_the_own_lines_once() {
-        let node = Node::new();
+        let node = NodeFolders::new();
         let bob = |job| line(job, 200).replace("ann", "bob").replace("1001", "1002");
         let end = end_of(2, Ended::NodeFailure);
         node.write(&(line(1, 100) + &bob(2) + &line(3, DAY + 5)));

@@ -15,7 +15,7 @@ use gpufrac_core::ids::UserId;
 use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::private;
-use gpufrac_view::Node;
+use gpufrac_view::NodeStatus;
 
 const FILE: &str = "status.json";
 /// The folder in the shared folder.
@@ -47,14 +47,14 @@ pub trait Board {
     /// One of the files could not be written; that of the shared folder perhaps in an earlier call.
     fn show(
         &mut self,
-        node: Node,
+        node: NodeStatus,
         shared: Option<&Path>,
         private: PrivateData,
     ) -> Result<(), StatusError>;
 }
 
 /// The part of a node that all users may see, and the mode of its file.
-fn for_all(node: &Node, private: PrivateData) -> (Node, u32) {
+fn for_all(node: &NodeStatus, private: PrivateData) -> (NodeStatus, u32) {
     let mode = if private.nodes { 0o600 } else { 0o644 };
     if private.jobs {
         (without_others(node, None), mode)
@@ -64,7 +64,7 @@ fn for_all(node: &Node, private: PrivateData) -> (Node, u32) {
 }
 
 /// The node without the owners of slices, except `user`, and without what may name a job.
-fn without_others(node: &Node, user: Option<UserId>) -> Node {
+fn without_others(node: &NodeStatus, user: Option<UserId>) -> NodeStatus {
     let mut node = node.clone();
     for slice in node.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
         slice.owner = slice.owner.take().filter(|owner| Some(owner.uid) == user);
@@ -77,7 +77,7 @@ fn without_others(node: &Node, user: Option<UserId>) -> Node {
 }
 
 /// The view of each user: all for root, the own slices for the others.
-fn for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, Node> {
+fn for_each(node: &NodeStatus, private: PrivateData) -> BTreeMap<UserId, NodeStatus> {
     if !private.jobs && !private.nodes {
         return BTreeMap::new();
     }
@@ -97,17 +97,17 @@ fn for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, Node> {
         }
         (user, own)
     };
-    let mut views: BTreeMap<UserId, Node> = owners.map(of_user).collect();
+    let mut views: BTreeMap<UserId, NodeStatus> = owners.map(of_user).collect();
     views.insert(UserId::ROOT, node.clone());
     views
 }
 
-fn texts_for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, String> {
+fn texts_for_each(node: &NodeStatus, private: PrivateData) -> BTreeMap<UserId, String> {
     let views = for_each(node, private).into_iter();
     views.map(|(user, node)| (user, text(&node))).collect()
 }
 
-fn text(node: &Node) -> String {
+fn text(node: &NodeStatus) -> String {
     let mut text = serde_json::to_string(node).unwrap_or_default();
     text.push('\n');
     text
@@ -176,7 +176,12 @@ impl StatusFiles {
     }
 
     /// Writes the files of users if they are due, and that of root.
-    fn show_own(&mut self, node: &Node, name: &str, private: PrivateData) -> Result<(), FileError> {
+    fn show_own(
+        &mut self,
+        node: &NodeStatus,
+        name: &str,
+        private: PrivateData,
+    ) -> Result<(), FileError> {
         if self.own_pace.is_due(node, private) {
             let node = with_pause(node.clone());
             let written = self
@@ -197,7 +202,7 @@ impl StatusFiles {
 impl Board for StatusFiles {
     fn show(
         &mut self,
-        node: Node,
+        node: NodeStatus,
         shared: Option<&Path>,
         private: PrivateData,
     ) -> Result<(), StatusError> {
@@ -222,7 +227,7 @@ impl Board for StatusFiles {
 }
 
 /// A node for a file that is written less often than in each round: readers take a file of three intervals for stale.
-fn with_pause(mut node: Node) -> Node {
+fn with_pause(mut node: NodeStatus) -> NodeStatus {
     node.interval = node.interval.max(PAUSE);
     node
 }
@@ -235,13 +240,13 @@ struct Pace {
 
 struct Written {
     /// The node without the use of its slices and the count of failures.
-    node: Node,
+    node: NodeStatus,
     private: PrivateData,
 }
 
 impl Pace {
     /// Whether they are due: after a change of the GPUs, their slices, stuck places or PrivateData, and after a pause.
-    fn is_due(&mut self, node: &Node, private: PrivateData) -> bool {
+    fn is_due(&mut self, node: &NodeStatus, private: PrivateData) -> bool {
         let mut now = node.clone();
         for slice in now.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
             slice.usage = None;
@@ -266,7 +271,7 @@ impl Pace {
 /// A copy for the shared folder.
 struct Copy {
     shared: PathBuf,
-    node: Node,
+    node: NodeStatus,
     private: PrivateData,
 }
 
@@ -311,7 +316,7 @@ impl Copies {
     }
 
     /// Whether a copy is due, also after a failure.
-    fn are_due(&mut self, node: &Node, private: PrivateData) -> bool {
+    fn are_due(&mut self, node: &NodeStatus, private: PrivateData) -> bool {
         self.pace.is_due(node, private) || self.outcome().is_some()
     }
 
@@ -359,15 +364,15 @@ mod tests {
         nodes: false,
     };
 
-    fn node(written: u64) -> Node {
+    fn node(written: u64) -> NodeStatus {
         let mut node = test_examples::nodes(1, 1).remove(0);
         node.written = written;
         node
     }
 
-    fn read(path: &Path) -> Option<Node> {
+    fn read(path: &Path) -> Option<NodeStatus> {
         let text = fs::read_to_string(path).ok()?;
-        Some(Node::parse(&text).unwrap())
+        Some(NodeStatus::parse(&text).unwrap())
     }
 
     #[test]
@@ -378,7 +383,7 @@ mod tests {
         fs::create_dir(&shared).unwrap();
         let mut files = StatusFiles::open(&run).unwrap();
         let copy = || read(&shared.join("status/gn0001.json"));
-        let copied = |mut node: Node| {
+        let copied = |mut node: NodeStatus| {
             node.interval = 60;
             Some(node)
         };
@@ -392,7 +397,7 @@ mod tests {
             (other.clone(), true),
             // The clock was set back.
             (
-                Node {
+                NodeStatus {
                     written: 900,
                     ..other
                 },
@@ -517,7 +522,7 @@ mod tests {
             paths.collect()
         };
         let before = node.written;
-        let mut round = |node: &Node| {
+        let mut round = |node: &NodeStatus| {
             let known = users
                 .iter()
                 .all(|user| run.join(format!("own/{user}")).exists());
@@ -549,7 +554,7 @@ mod tests {
         assert!(!round(&node));
     }
 
-    fn owners(node: &Node) -> Vec<UserId> {
+    fn owners(node: &NodeStatus) -> Vec<UserId> {
         let slices = node.gpus.iter().flat_map(|gpu| &gpu.slices);
         let owners = slices.filter_map(|slice| Some(slice.owner.as_ref()?.uid));
         let mut owners: Vec<UserId> = owners.collect();

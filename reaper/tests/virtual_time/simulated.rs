@@ -238,7 +238,7 @@ impl Books for Simulated {
 impl Board for Simulated {
     fn show(
         &mut self,
-        node: gpufrac_view::Node,
+        node: gpufrac_view::NodeStatus,
         _: Option<&Path>,
         _: PrivateData,
     ) -> Result<(), StatusError> {

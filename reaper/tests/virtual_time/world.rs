@@ -143,7 +143,7 @@ pub struct Kept {
     /// Usage records that epilogs wrote.
     pub usage: Vec<UsageRecord>,
     /// What users were shown, in a test of it.
-    pub shown: Option<Vec<gpufrac_view::Node>>,
+    pub shown: Option<Vec<gpufrac_view::NodeStatus>>,
     /// When the state was lost, with the ends of the last hour.
     pub lost: Vec<Duration>,
 }

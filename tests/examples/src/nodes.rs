@@ -7,7 +7,7 @@ use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{MenuEntry, Occupied};
 use gpufrac_core::lease::{Held, Lease, LeaseState, MigSlice, MpsSlice};
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_view::{Gpu, Node, Place, Seen, Stuck, Usage, VERSION};
+use gpufrac_view::{Gpu, NodeStatus, Place, Seen, Stuck, Usage, VERSION};
 use test_seed::Dice;
 
 /// The wall clock of made-up nodes: seconds since 1970.
@@ -71,7 +71,7 @@ const USERS: [(&str, Option<&str>); 10] = [
 /// # Panics
 ///
 /// The configuration is wrong.
-pub fn nodes(count: usize, seed: u64) -> Vec<Node> {
+pub fn nodes(count: usize, seed: u64) -> Vec<NodeStatus> {
     let config = Config::parse(CONFIG, "gpufrac.toml").expect("the configuration is right");
     let mut world = World {
         dice: Dice::new(seed),
@@ -102,7 +102,7 @@ struct World {
 }
 
 impl World {
-    fn node(&mut self, config: &Config, model: &str, name: &str) -> Node {
+    fn node(&mut self, config: &Config, model: &str, name: &str) -> NodeStatus {
         let devices = config.devices_of_node(model, 8);
         let mut indexes: Vec<GpuIndex> = devices.iter().map(|device| device.gpu_index).collect();
         indexes.sort_unstable();
@@ -113,7 +113,7 @@ impl World {
         });
         let gpus = gpus.collect();
         let is_stale = self.dice.one_in(50);
-        Node {
+        NodeStatus {
             version: VERSION,
             node: name.to_owned(),
             written: NOW - if is_stale { 900 } else { self.dice.throw(10) },

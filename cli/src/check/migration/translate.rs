@@ -8,7 +8,7 @@ use gpufrac_core::layout::MenuEntry;
 use gpufrac_core::mig_type::MigType;
 
 use gpufrac_core::request::{self, Kind};
-use gpufrac_slurm_conf::{Node, counts};
+use gpufrac_slurm_conf::{SlurmNode, counts};
 use gpufrac_slurm_settings::{Settings, gpu_count};
 
 use super::request::Request;
@@ -161,7 +161,7 @@ impl Partition {
 }
 
 /// The Types of a node's GPUs that have no pool.
-fn types_without_pool(node: &Node, config: &Config) -> Vec<String> {
+fn types_without_pool(node: &SlurmNode, config: &Config) -> Vec<String> {
     let pools = config.pools_of_node(&node.name);
     let has_others = pools.iter().all(|pool| pool.gpus.is_some());
     let gpus = counts(node.gres().unwrap_or_default()).into_keys();

@@ -45,7 +45,7 @@ struct Published {
     at_130: f64,
 }
 
-fn host(node: openb::Node) -> Host {
+fn host(node: openb::OpenbNode) -> Host {
     Host {
         cpu: node.cpu_milli,
         memory: node.memory_mib,

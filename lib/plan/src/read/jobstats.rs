@@ -10,11 +10,11 @@ use crate::job::Need;
 #[derive(Deserialize)]
 struct Summary {
     #[serde(default)]
-    nodes: HashMap<String, Node>,
+    nodes: HashMap<String, NodeStats>,
 }
 
 #[derive(Deserialize)]
-struct Node {
+struct NodeStats {
     /// Bytes, by the number of the GPU.
     #[serde(default)]
     gpu_used_memory: HashMap<String, f64>,

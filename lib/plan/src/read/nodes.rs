@@ -9,7 +9,7 @@ use gpufrac_core::mig_type::MigType;
 use gpufrac_slurm_conf::{ConfFile, Read, Site, counts, read_conf};
 
 use super::value::{self, Devices};
-use crate::cluster::{Cluster, Node, Partition};
+use crate::cluster::{Cluster, ClusterNode, Partition};
 
 /// The nodes with GPUs of a text without includes. None where it has none.
 pub fn read(text: &str) -> Option<Cluster> {
@@ -29,7 +29,7 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
     let nodes = site.nodes.iter().filter_map(|node| {
         let gres = node.gres().unwrap_or_default();
         let devices = Devices::of(gres).unwrap_or_default();
-        Some(Node {
+        Some(ClusterNode {
             name: node.name.clone(),
             gpus: Some(devices.all_gpus()).filter(|gpus| *gpus > 0)?,
             cpus: node.cpus(),
@@ -41,11 +41,11 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
             },
         })
     });
-    let nodes: Vec<Node> = nodes.collect();
+    let nodes: Vec<ClusterNode> = nodes.collect();
     let partitions = site.partitions.iter().map(|partition| {
         let value = |key| partition.entry.get(key);
         let names: HashSet<&String> = partition.nodes.iter().collect();
-        let is_member = |node: &Node| names.contains(&node.name);
+        let is_member = |node: &ClusterNode| names.contains(&node.name);
         let members = nodes.iter().enumerate().filter(|(_, node)| is_member(node));
         Partition {
             name: partition.name.clone(),

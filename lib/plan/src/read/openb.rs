@@ -28,7 +28,7 @@ pub struct Pod {
 
 /// A row of the list of nodes.
 #[derive(Deserialize)]
-pub struct Node {
+pub struct OpenbNode {
     sn: String,
     pub cpu_milli: u32,
     pub memory_mib: u32,
@@ -81,10 +81,10 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
 ///
 /// # Errors
 /// When a line is no node, or the system refuses.
-pub fn nodes(source: impl Read) -> Result<Vec<Node>, csv::Error> {
+pub fn nodes(source: impl Read) -> Result<Vec<OpenbNode>, csv::Error> {
     let mut nodes = csv::Reader::from_reader(source)
         .deserialize()
-        .collect::<Result<Vec<Node>, _>>()?;
+        .collect::<Result<Vec<OpenbNode>, _>>()?;
     nodes.sort_by(|one, other| one.sn.cmp(&other.sn));
     Ok(nodes)
 }
@@ -96,12 +96,12 @@ pub fn nodes(source: impl Read) -> Result<Vec<Node>, csv::Error> {
 pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
     let all = nodes(source)?;
     let with_gpus = all.iter().filter(|node| node.gpu > 0).enumerate();
-    let nodes: Vec<cluster::Node> = with_gpus
-        .map(|(number, node)| cluster::Node {
+    let nodes: Vec<cluster::ClusterNode> = with_gpus
+        .map(|(number, node)| cluster::ClusterNode {
             name: format!("openb{number:04}"),
             gpus: node.gpu,
             cpus: Some(node.cpu_milli / MILLI),
-            ..cluster::Node::default()
+            ..cluster::ClusterNode::default()
         })
         .collect();
     let partition = Partition {

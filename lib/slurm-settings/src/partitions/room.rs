@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::per_gpu::{Part, PerGpu};
-use gpufrac_slurm_conf::{Node, Partition, Site};
+use gpufrac_slurm_conf::{Partition, Site, SlurmNode};
 
 use super::super::{Settings, gpu_count};
 
@@ -102,7 +102,7 @@ fn pieces(
     settings: &Settings,
     config: &Config,
     partition: &Partition,
-    node: &Node,
+    node: &SlurmNode,
 ) -> Option<Pieces> {
     let gpus = gpu_count::of(settings, config, &node.name)
         .number()

@@ -6,7 +6,7 @@ use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::fraction::Fraction;
 use gpufrac_core::hostlist;
 use gpufrac_core::mig_type::MigType;
-use gpufrac_slurm_conf::{Counts, Node, Site, counts};
+use gpufrac_slurm_conf::{Counts, Site, SlurmNode, counts};
 
 use super::super::Settings;
 use super::super::gres_lines::{PLAIN, is_own_type};
@@ -34,7 +34,13 @@ pub(super) fn of(
     };
     let mut ends: BTreeMap<Ends, Vec<&str>> = BTreeMap::new();
     for name in changed {
-        let of = |site: &Site| counts(site.node(name).and_then(Node::gres).unwrap_or_default());
+        let of = |site: &Site| {
+            counts(
+                site.node(name)
+                    .and_then(SlurmNode::gres)
+                    .unwrap_or_default(),
+            )
+        };
         for end in of_node(name, &of(&files.site), &of(after), config) {
             ends.entry(end).or_default().push(name);
         }

@@ -16,7 +16,7 @@ use super::super::gres_lines::{
 };
 use super::super::{nodes, rules};
 use super::{Draft, Gpus};
-use gpufrac_slurm_conf::{Files, Line, Node, Site, counts, edit};
+use gpufrac_slurm_conf::{Files, Line, Site, SlurmNode, counts, edit};
 
 /// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions
 /// may have been counted as `gpufrac` before.
@@ -196,7 +196,7 @@ impl Draft<'_> {
         if !detects || lines.gpus.iter().any(is_whole) {
             return Vec::new();
         }
-        let gres = files.site.node(node).and_then(Node::gres);
+        let gres = files.site.node(node).and_then(SlurmNode::gres);
         let gres = counts(gres.unwrap_or_default());
         let types = gres.keys().filter(|(name, type_name)| {
             name == "gpu" && MigType::of(type_name).is_none() && !is_own_type(type_name)
@@ -389,7 +389,7 @@ impl Draft<'_> {
 
 /// The nodes of slurm.conf that count GPUs.
 fn counting_gpus(site: &Site) -> Vec<String> {
-    let counts = |node: &&Node| {
+    let counts = |node: &&SlurmNode| {
         let gres = counts(node.gres().unwrap_or_default());
         gres.keys().any(|(name, _)| name == "gpu")
     };
