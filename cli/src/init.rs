@@ -25,14 +25,14 @@ use crate::steps::Steps;
 use crate::{finding, patch};
 
 /// The GPU of a pool: from the options, or from NVML.
-struct Gpu {
+struct PoolGpu {
     index: u32,
     model: String,
 }
 
 /// The GPUs of this node.
 struct Seen {
-    gpus: Vec<Gpu>,
+    gpus: Vec<PoolGpu>,
     /// Whether the node has others, of models that gpufrac does not know.
     has_others: bool,
     driver: Option<u32>,
@@ -417,7 +417,7 @@ fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
     let driver = session.as_ref().ok().and_then(driver);
     let session = match (&args.gpu, session) {
         (Some(model), session) if args.gpus.is_some() || session.is_err() => {
-            let gpu = |index| Gpu {
+            let gpu = |index| PoolGpu {
                 index,
                 model: model.clone(),
             };
@@ -477,13 +477,13 @@ struct Shown {
 
 /// The GPUs with their models, and those whose model is not known. `told`: the model of the latter, unless others have
 /// it.
-fn known<'s>(shown: &'s [Shown], told: Option<&str>) -> (Vec<Gpu>, Vec<&'s Shown>) {
+fn known<'s>(shown: &'s [Shown], told: Option<&str>) -> (Vec<PoolGpu>, Vec<&'s Shown>) {
     let model = |gpu: &Shown| Geometry::model_of_product(&gpu.product, gpu.memory);
     let told = told.filter(|told| !shown.iter().any(|gpu| model(gpu) == Some(told)));
     let (mut gpus, mut others) = (Vec::new(), Vec::new());
     for gpu in shown {
         match model(gpu).or(told) {
-            Some(model) => gpus.push(Gpu {
+            Some(model) => gpus.push(PoolGpu {
                 index: gpu.index,
                 model: model.to_owned(),
             }),

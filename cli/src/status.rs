@@ -9,7 +9,7 @@ use gpufrac_node::version;
 use gpufrac_nvml::{Instance, MigMode, NvmlError, Session};
 use gpufrac_page::table::{cells, columns};
 use gpufrac_view::cluster::{NodeState, Source};
-use gpufrac_view::{Gpu, Place, Seen, Usage, VERSION, stuck};
+use gpufrac_view::{GpuStatus, Place, Seen, Usage, VERSION, stuck};
 
 mod ask;
 pub mod command;
@@ -70,7 +70,7 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
             lost: stuck::lost(&stuck, gpu.index, &devices),
             ..answer.seen(&on_it)
         };
-        Gpu::of(device, &gpu.uuid, &on_it, seen)
+        GpuStatus::of(device, &gpu.uuid, &on_it, seen)
     });
     let gpus = gpus.collect();
     let described = gpufrac_view::NodeStatus {

@@ -3,7 +3,7 @@
 use gpufrac_core::geometry::Placement;
 use gpufrac_page::words::plain;
 use gpufrac_view::cluster::GpuState;
-use gpufrac_view::{Gpu, Slice};
+use gpufrac_view::{GpuStatus, Slice};
 
 /// A segment of the map: an instance on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub fn name(owner: &gpufrac_view::Owner) -> String {
     gpufrac_core::lease::name(owner.job, owner.slice)
 }
 
-fn shares(gpu: &Gpu) -> Vec<(u32, String)> {
+fn shares(gpu: &GpuStatus) -> Vec<(u32, String)> {
     let slices = gpu.slices.iter();
     let shares = slices.map(|slice| {
         let label = format!("{} {}", job(slice), slice.fraction);
@@ -66,7 +66,7 @@ fn shares(gpu: &Gpu) -> Vec<(u32, String)> {
     shares.collect()
 }
 
-fn segments(gpu: &Gpu) -> Vec<Segment> {
+fn segments(gpu: &GpuStatus) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for slice in &gpu.slices {
         let Some(place) = slice.place else { continue };
@@ -211,7 +211,7 @@ mod tests {
             unleased: unleased.to_vec(),
             ..Seen::default()
         };
-        let mut gpu = Gpu::of(&devices[0], "GPU-0", &leases, seen);
+        let mut gpu = GpuStatus::of(&devices[0], "GPU-0", &leases, seen);
         gpu.mig = mig;
         GpuState {
             gpu,

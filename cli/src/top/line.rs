@@ -1,7 +1,7 @@
 //! Lines of `gpufrac top`.
 
 use gpufrac_page::words::{gib, percent, plain, span};
-use gpufrac_view::{Gpu, NodeStatus, Slice, Sums, Use};
+use gpufrac_view::{GpuStatus, NodeStatus, Slice, Sums, Use};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -244,7 +244,7 @@ impl<'a> Lines<'a> {
         ])
     }
 
-    fn gpu(&self, node: &NodeStatus, gpu: &Gpu) -> Line<'static> {
+    fn gpu(&self, node: &NodeStatus, gpu: &GpuStatus) -> Line<'static> {
         let sign = self.look.sign(self.view.is_gpu_open(node, gpu));
         let name = format!("{sign} {} {} {}", gpu.index, gpu.model, gpu.pool);
         let name_width = (self.width / 4).clamp(12, 30);
@@ -273,7 +273,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The slices of a GPU side by side: `[12 87%  ][13 0% ]........`.
-    fn cells(&self, gpu: &Gpu, width: usize) -> Vec<Span<'static>> {
+    fn cells(&self, gpu: &GpuStatus, width: usize) -> Vec<Span<'static>> {
         if gpu.fault.is_some() {
             return vec![Span::styled("x".repeat(width), self.look.rated(2))];
         }
@@ -389,7 +389,7 @@ impl<'a> Lines<'a> {
 }
 
 /// `gn01:3`; of a long name the end is shown, where names of nodes differ.
-fn place(node: &str, gpu: &Gpu, width: usize) -> String {
+fn place(node: &str, gpu: &GpuStatus, width: usize) -> String {
     let text = format!("{}:{}", plain(node), gpu.index);
     let letters = text.chars().count();
     if letters > width {
@@ -441,7 +441,7 @@ fn warned(slice: &Slice, now: u64) -> (String, u8) {
 }
 
 /// The sizes that have room: `free: 1x0.5 2x0.25`.
-fn room(gpu: &Gpu) -> String {
+fn room(gpu: &GpuStatus) -> String {
     let room = gpu.room.iter().filter(|room| room.jobs > 0);
     let room: Vec<String> = room
         .map(|room| format!("{}x{}", room.jobs, room.fraction))

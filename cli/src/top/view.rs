@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_view::{Gpu, NodeStatus, Slice, Sums};
+use gpufrac_view::{GpuStatus, NodeStatus, Slice, Sums};
 
 use crate::args::Sort;
 use crate::node_files::Found;
@@ -164,7 +164,7 @@ impl View {
         self.arrange(at);
     }
 
-    pub fn gpu(&self, node: usize, gpu: usize) -> &Gpu {
+    pub fn gpu(&self, node: usize, gpu: usize) -> &GpuStatus {
         &self.nodes[node].gpus[gpu]
     }
 
@@ -196,7 +196,7 @@ impl View {
     }
 
     /// Whether the slices of a GPU are shown.
-    pub fn is_gpu_open(&self, node: &NodeStatus, gpu: &Gpu) -> bool {
+    pub fn is_gpu_open(&self, node: &NodeStatus, gpu: &GpuStatus) -> bool {
         self.is_open_by_key(&key_of_gpu(node, gpu))
     }
 
@@ -398,7 +398,7 @@ fn key_of_node(node: &NodeStatus) -> Key {
     }
 }
 
-fn key_of_gpu(node: &NodeStatus, gpu: &Gpu) -> Key {
+fn key_of_gpu(node: &NodeStatus, gpu: &GpuStatus) -> Key {
     Key {
         gpu: Some(gpu.index.0),
         ..key_of_node(node)

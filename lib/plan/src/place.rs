@@ -72,7 +72,7 @@ pub struct PlacedSlice {
 }
 
 #[derive(Clone, Debug)]
-struct Gpu {
+struct FleetGpu {
     lending: u8,
     used: [u32; 2],
     instances: Vec<Occupied>,
@@ -81,7 +81,7 @@ struct Gpu {
 /// A node of a fleet.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    gpus: Vec<Gpu>,
+    gpus: Vec<FleetGpu>,
     /// For each way of lending: the most units that are free on one device, and the number of empty GPUs.
     free: Vec<Free>,
     /// Units in use, over all GPUs.
@@ -112,7 +112,7 @@ impl Fleet {
     /// Nodes by the way in which each of their GPUs is lent: indexes into `lendings`.
     pub fn new(lendings: Vec<Lending>, nodes: &[Vec<u8>]) -> Fleet {
         let machine = |kinds: &Vec<u8>| {
-            let gpus = kinds.iter().map(|&lending| Gpu {
+            let gpus = kinds.iter().map(|&lending| FleetGpu {
                 lending,
                 used: [0; 2],
                 instances: Vec::new(),

@@ -89,13 +89,13 @@ impl Balance {
 }
 
 /// A GPU by its node and UUID.
-pub type Gpu = (String, String);
+pub type GpuKey = (String, String);
 
 /// The balance of each GPU, and of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audited {
     /// Of each GPU, by node and UUID.
-    pub each: Vec<(Gpu, Balance)>,
+    pub each: Vec<(GpuKey, Balance)>,
     /// The sum of them.
     pub all: Balance,
 }
@@ -103,7 +103,7 @@ pub struct Audited {
 /// Collects records.
 #[derive(Debug, Default)]
 pub struct Audit {
-    gpus: BTreeMap<Gpu, GpuRecords>,
+    gpus: BTreeMap<GpuKey, GpuRecords>,
     without_boot: u64,
 }
 

@@ -10,7 +10,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::mig_type::MigType;
 use gpufrac_slurm_conf::{Counts, counts};
 
-use super::gres_lines::{Gpu, NodeLines, is_own_type};
+use super::gres_lines::{GresDevice, NodeLines, is_own_type};
 use super::{HostGpus, Settings};
 
 /// The number of GPUs of the nodes, where the admin says it.
@@ -141,7 +141,7 @@ impl Sources<'_> {
         let name = config.count_name.as_str();
         let mut keys = self.texts.iter().flat_map(|(_, counts)| counts.keys());
         let in_gres = keys.any(|(known, type_name)| known == name || is_own_type(type_name));
-        let is_own = |gpu: &Gpu| gpu.type_name.as_deref().is_some_and(is_own_type);
+        let is_own = |gpu: &GresDevice| gpu.type_name.as_deref().is_some_and(is_own_type);
         let mut lines = self.lines.iter();
         in_gres || lines.any(|lines| lines.fractions > 0 || lines.gpus.iter().any(is_own))
     }
@@ -166,7 +166,7 @@ impl Sources<'_> {
             }
         }
         if let Some(lines) = &self.lines {
-            let ours = |gpu: &&Gpu| gpu.type_name.as_deref().is_none_or(is_of_pools);
+            let ours = |gpu: &&GresDevice| gpu.type_name.as_deref().is_none_or(is_of_pools);
             let devices = lines.gpus.iter().filter(ours).count() as u64;
             units.extend([lines.fractions, lines.shard_count, devices * capacity]);
         }

@@ -15,12 +15,12 @@ pub(super) fn is_own_type(type_name: &str) -> bool {
 
 /// A device of a line with `Name=gpu`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Gpu {
+pub(super) struct GresDevice {
     pub type_name: Option<String>,
     pub file: String,
 }
 
-impl Gpu {
+impl GresDevice {
     /// Whether several files are this one device, as those of a MIG instance are.
     fn is_instance(&self) -> bool {
         self.file.contains(',')
@@ -40,7 +40,7 @@ const UNWANTED_FLAGS: [(&str, &str); 4] = [
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeLines {
     /// The GPUs in the order by which Slurm numbers them.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<GresDevice>,
     /// GPU lines with `Cores=`, and the place of the first.
     pub cores: Vec<(LinePosition, String)>,
     /// Shares (units) by file.
@@ -71,7 +71,7 @@ impl NodeLines {
     /// their GPU.
     pub fn whole_gpus(&self) -> Option<u32> {
         let mut gpus = BTreeSet::new();
-        let is_whole = |gpu: &&Gpu| !gpu.type_name.as_deref().is_some_and(is_own_type);
+        let is_whole = |gpu: &&GresDevice| !gpu.type_name.as_deref().is_some_and(is_own_type);
         for gpu in self.gpus.iter().filter(is_whole) {
             let files = files_of(&gpu.file);
             let own = files
@@ -138,12 +138,12 @@ impl NodeLines {
         let type_name = line.get("Type").map(str::to_owned);
         // All these files are one device: an instance with its GPU.
         if let Some(file) = line.get("MultipleFiles") {
-            self.gpus.push(Gpu {
+            self.gpus.push(GresDevice {
                 type_name: type_name.clone(),
                 file: file.to_owned(),
             });
         }
-        self.gpus.extend(files.into_iter().map(|file| Gpu {
+        self.gpus.extend(files.into_iter().map(|file| GresDevice {
             type_name: type_name.clone(),
             file,
         }));
@@ -171,8 +171,8 @@ impl NodeLines {
     }
 
     /// GPUs that are no devices of pools, where there are such devices.
-    fn without_pool(&self) -> impl Iterator<Item = &Gpu> {
-        let is_own = |gpu: &&Gpu| gpu.type_name.as_deref().is_some_and(is_own_type);
+    fn without_pool(&self) -> impl Iterator<Item = &GresDevice> {
+        let is_own = |gpu: &&GresDevice| gpu.type_name.as_deref().is_some_and(is_own_type);
         let has_pools = self.gpus.iter().any(|gpu| is_own(&gpu));
         self.gpus
             .iter()

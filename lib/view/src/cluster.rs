@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpufrac_core::ids::JobId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Gpu, NodeStatus, Owner, Place, Slice, Stuck, Usage};
+use crate::{GpuStatus, NodeStatus, Owner, Place, Slice, Stuck, Usage};
 
 /// What `gpufrac status --json` prints. The keys and their meanings are stable within a version; a later build may
 /// add keys.
@@ -78,7 +78,7 @@ pub struct NodeState {
 pub struct GpuState {
     /// The GPU, by the file of its node.
     #[serde(flatten)]
-    pub gpu: Gpu,
+    pub gpu: GpuStatus,
     /// The units of each of its devices by Slurm's count, in Slurm's order; empty where the slices are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<Counted>,
@@ -260,7 +260,7 @@ impl NodeState {
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterSlice<'a> {
     pub node: &'a NodeState,
-    pub gpu: &'a Gpu,
+    pub gpu: &'a GpuStatus,
     pub slice: &'a Slice,
 }
 
@@ -300,7 +300,7 @@ impl Report {
     }
 
     /// The pools of the nodes, by name, with a GPU of each.
-    pub fn pools(&self) -> BTreeMap<&str, &Gpu> {
+    pub fn pools(&self) -> BTreeMap<&str, &GpuStatus> {
         let gpus = self.nodes.iter().flat_map(|node| &node.gpus);
         let mut pools = BTreeMap::new();
         for state in gpus {
@@ -315,7 +315,7 @@ fn free(nodes: &[NodeState]) -> Vec<Free> {
     let mut sums: BTreeMap<(&str, std::cmp::Reverse<u32>), (&str, u32)> = BTreeMap::new();
     for node in nodes {
         let is_open = node.has_room();
-        for Gpu {
+        for GpuStatus {
             partitions, room, ..
         } in node.gpus.iter().map(|state| &state.gpu)
         {

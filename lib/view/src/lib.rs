@@ -47,12 +47,12 @@ pub struct NodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stuck: Vec<Stuck>,
     /// The GPUs of pools, by index.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<GpuStatus>,
 }
 
 /// A GPU of a pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Gpu {
+pub struct GpuStatus {
     /// NVML's index.
     pub index: GpuIndex,
     /// `GPU-...`

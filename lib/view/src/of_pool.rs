@@ -8,7 +8,7 @@ use gpufrac_core::layout::{MenuEntry, Occupied, Side};
 use gpufrac_core::lease::{Held, Lease, LeaseState};
 
 use crate::cluster::Counted;
-use crate::{Gpu, Owner, Place, Room, Slice};
+use crate::{GpuStatus, Owner, Place, Room, Slice};
 
 /// The most sizes of a menu that are all listed; a pool without a menu gives each percent.
 const MOST_SIZES: usize = 12;
@@ -30,9 +30,9 @@ pub struct Seen {
     pub unleased: Vec<Place>,
 }
 
-impl Gpu {
+impl GpuStatus {
     /// A GPU of a pool. `device`: one of its devices; `leases`: all leases on this GPU.
-    pub fn of(device: &Device<'_>, uuid: &str, leases: &[&Lease], seen: Seen) -> Gpu {
+    pub fn of(device: &Device<'_>, uuid: &str, leases: &[&Lease], seen: Seen) -> GpuStatus {
         let pool = device.pool;
         let mut slices: Vec<Slice> = leases.iter().map(|lease| Slice::of(lease, pool)).collect();
         slices.sort_by_key(|slice| {
@@ -43,7 +43,7 @@ impl Gpu {
             None => room(pool, leases, &seen),
             Some(_) => no_room(pool),
         };
-        Gpu {
+        GpuStatus {
             index: device.gpu_index,
             uuid: uuid.to_owned(),
             model: pool.geometry.model.clone(),

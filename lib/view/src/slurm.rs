@@ -8,7 +8,7 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::slurm_text::items;
 
 use crate::cluster::{Counted, GpuState, NodeState, OwnJob, Source, Waiting};
-use crate::{Gpu, Seen, of_pool};
+use crate::{GpuStatus, Seen, of_pool};
 
 /// Options of sinfo for [`nodes`]. A width of 0 is no limit, and `|` ends each field.
 pub const SINFO: [&str; 4] = [
@@ -308,7 +308,7 @@ fn gpus(node: &str, all: &str, list: &str, config: &Config) -> Vec<GpuState> {
         match gpus.iter_mut().find(|it| it.gpu.index == device.gpu_index) {
             Some(gpu) => gpu.counted.push(counted),
             None => gpus.push(GpuState {
-                gpu: Gpu::of(device, "", &[], Seen::default()),
+                gpu: GpuStatus::of(device, "", &[], Seen::default()),
                 counted: vec![counted],
             }),
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use gpufrac_page::words;
 use serde::Serialize;
 
-use crate::{Gpu, NodeStatus, Slice};
+use crate::{GpuStatus, NodeStatus, Slice};
 
 /// Sums of the slices of nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -109,7 +109,7 @@ impl Use {
     }
 }
 
-impl Gpu {
+impl GpuStatus {
     /// Each slice with its part of the GPU, and the whole: memory slices, or units side by side where slices have no
     /// position.
     pub fn spans(&self) -> impl Iterator<Item = (&Slice, Range<u32>, u32)> {

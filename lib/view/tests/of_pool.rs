@@ -8,19 +8,19 @@ use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Lease, LeaseState};
-use gpufrac_view::{Gpu, NodeStatus, Place, Seen, Stuck, stuck};
+use gpufrac_view::{GpuStatus, NodeStatus, Place, Seen, Stuck, stuck};
 
 /// The GPU 0 of a node with one pool.
-fn gpu(pool: &str, leases: &[Lease], seen: Seen) -> Gpu {
+fn gpu(pool: &str, leases: &[Lease], seen: Seen) -> GpuStatus {
     let text = format!("version = 1\n[pool.p]\n{pool}\npartitions = [\"gpu\"]\nnodes = \"n1\"\n");
     let config = Config::parse(&text, "gpufrac.toml").unwrap();
     let devices = config.devices_of_node("n1", 1);
     let leases: Vec<&Lease> = leases.iter().collect();
-    Gpu::of(&devices[0], "GPU-0", &leases, seen)
+    GpuStatus::of(&devices[0], "GPU-0", &leases, seen)
 }
 
 /// `fraction:jobs` for each size.
-fn room(gpu: &Gpu) -> String {
+fn room(gpu: &GpuStatus) -> String {
     let rooms = gpu.room.iter();
     let rooms = rooms.map(|room| format!("{}:{}", room.fraction, room.jobs));
     rooms.collect::<Vec<_>>().join(" ")
@@ -121,7 +121,7 @@ fn a_device_or_a_node_that_is_stuck_has_no_room() {
             lost: stuck::lost(places, GpuIndex(gpu), &devices),
             ..Seen::default()
         };
-        room(&Gpu::of(device, "GPU-0", &[], seen))
+        room(&GpuStatus::of(device, "GPU-0", &[], seen))
     };
     // A slice that cannot be removed has a lease, which counts.
     let slice = test_examples::stuck();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use gpufrac_view::{Gpu, NodeStatus, Sums, Use};
+use gpufrac_view::{GpuStatus, NodeStatus, Sums, Use};
 
 use gpufrac_page::html::{Cell, Html};
 use gpufrac_page::table::cells;
@@ -84,7 +84,7 @@ pub fn problems(page: &mut Html, site: &Site, node: &NodeStatus) {
 }
 
 /// A GPU as a bar. The page says the same in words.
-pub fn bar(page: &mut Html, gpu: &Gpu, is_stale: bool) {
+pub fn bar(page: &mut Html, gpu: &GpuStatus, is_stale: bool) {
     if is_stale || gpu.fault.is_some() {
         page.raw("<span class=\"bar out\" aria-hidden=\"true\"></span>");
         return;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use gpufrac_page::html::Html;
 use gpufrac_page::words;
-use gpufrac_view::{Gpu, NodeStatus, Slice, Sums};
+use gpufrac_view::{GpuStatus, NodeStatus, Slice, Sums};
 use serde::{Deserialize, Serialize};
 
 mod chart;
@@ -136,7 +136,7 @@ pub struct JobFile {
 #[derive(Clone, Copy)]
 struct SliceOnNode<'a> {
     node: &'a NodeStatus,
-    gpu: &'a Gpu,
+    gpu: &'a GpuStatus,
     slice: &'a Slice,
 }
 

@@ -1,6 +1,6 @@
 //! The page of a node.
 
-use gpufrac_view::{Gpu, NodeStatus, Slice, Sums, Use};
+use gpufrac_view::{GpuStatus, NodeStatus, Slice, Sums, Use};
 
 use gpufrac_page::html::{Cell, Html};
 use gpufrac_page::table::cells;
@@ -23,7 +23,7 @@ pub fn page(site: &Site, node: &NodeStatus) -> String {
     page.end()
 }
 
-fn show(page: &mut Html, site: &Site, node: &NodeStatus, gpu: &Gpu) {
+fn show(page: &mut Html, site: &Site, node: &NodeStatus, gpu: &GpuStatus) {
     page.title(&format!("GPU {}: {}", gpu.index, gpu.model));
     let mode = match gpu.mig {
         None => "",

@@ -8,7 +8,7 @@ use gpufrac_core::private_data::PrivateData;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::stuck::{Lost, Stuck};
 use gpufrac_node::version;
-use gpufrac_view::{Gpu, Owner, VERSION, stuck};
+use gpufrac_view::{GpuStatus, Owner, VERSION, stuck};
 
 use super::decisions::Findings;
 use crate::act::mail::Message;
@@ -109,7 +109,7 @@ fn gpus_of_pools(
     leases: &[Lease],
     findings: &Findings<'_>,
     stuck: &[stuck::Stuck],
-) -> Vec<Gpu> {
+) -> Vec<GpuStatus> {
     let gpus = outside.slices.gpus(node);
     let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, count);
@@ -121,7 +121,7 @@ fn gpus_of_pools(
         // A lease is newer than the last question to the driver.
         seen.mig = mode_of(&leases).or(seen.mig);
         seen.lost = stuck::lost(stuck, *index, &devices);
-        let mut gpu = Gpu::of(device, uuid, &leases, seen);
+        let mut gpu = GpuStatus::of(device, uuid, &leases, seen);
         for slice in &mut gpu.slices {
             let of_slice = |owner: &Owner| {
                 let usage = findings.usage.get(&(owner.job, owner.slice));

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use gpufrac_records::evidence::Source;
-use gpufrac_view::Gpu;
+use gpufrac_view::GpuStatus;
 
 use crate::keep::totals::Totals;
 use gpufrac_core::ids::{GpuIndex, JobId};
@@ -57,7 +57,7 @@ pub struct PoolMetrics {
 
 impl PoolMetrics {
     /// The pools of these GPUs.
-    pub(crate) fn of(gpus: &[Gpu]) -> Vec<PoolMetrics> {
+    pub(crate) fn of(gpus: &[GpuStatus]) -> Vec<PoolMetrics> {
         let mut pools: BTreeMap<&str, PoolMetrics> = BTreeMap::new();
         for gpu in gpus {
             let pool = pools.entry(&gpu.pool).or_insert_with(|| PoolMetrics {

@@ -7,7 +7,7 @@ use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{MenuEntry, Occupied};
 use gpufrac_core::lease::{Held, Lease, LeaseState, MigSlice, MpsSlice};
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_view::{Gpu, NodeStatus, Place, Seen, Stuck, Usage, VERSION};
+use gpufrac_view::{GpuStatus, NodeStatus, Place, Seen, Stuck, Usage, VERSION};
 use test_seed::Dice;
 
 /// The wall clock of made-up nodes: seconds since 1970.
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    fn gpu(&mut self, node: &str, devices: &[&Device<'_>]) -> Gpu {
+    fn gpu(&mut self, node: &str, devices: &[&Device<'_>]) -> GpuStatus {
         let first = devices[0];
         let uuid = format!("GPU-{node}-{}", first.gpu_index);
         let mut leases: Vec<Lease> = Vec::new();
@@ -146,7 +146,7 @@ impl World {
             }
         }
         let all: Vec<&Lease> = leases.iter().collect();
-        let mut gpu = Gpu::of(first, &uuid, &all, seen);
+        let mut gpu = GpuStatus::of(first, &uuid, &all, seen);
         for slice in &mut gpu.slices {
             if slice.state == "active" && !self.dice.one_in(40) {
                 slice.usage = Some(self.usage(first.pool.mechanism, slice.memory_limit_mib));

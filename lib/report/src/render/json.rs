@@ -95,11 +95,11 @@ struct Audit<'a> {
     #[serde(flatten)]
     all: Numbers,
     balances: bool,
-    gpus: Vec<Gpu<'a>>,
+    gpus: Vec<BalanceOfGpu<'a>>,
 }
 
 #[derive(Serialize)]
-struct Gpu<'a> {
+struct BalanceOfGpu<'a> {
     node: &'a str,
     uuid: &'a str,
     #[serde(flatten)]
@@ -221,7 +221,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
             gpus: audited
                 .each
                 .iter()
-                .map(|((node, uuid), balance)| Gpu {
+                .map(|((node, uuid), balance)| BalanceOfGpu {
                     node,
                     uuid,
                     balance: seconds_of(balance),

@@ -6,7 +6,7 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use gpufrac_slurm_conf::{ConfFile, Counts};
 
-use super::super::gres_lines::{Gpu, NodeLines, PLAIN, share_line, short_files};
+use super::super::gres_lines::{GresDevice, NodeLines, PLAIN, share_line, short_files};
 use super::super::{Settings, near, rules};
 use super::{NODES, named};
 
@@ -215,14 +215,15 @@ fn wrong_gpu(lines: &NodeLines, right: &NodeLines) -> Option<String> {
             ),
         });
     }
-    let is_like =
-        |ours: &Gpu, more: &Gpu| ours.type_name == more.type_name || ours.file == more.file;
+    let is_like = |ours: &GresDevice, more: &GresDevice| {
+        ours.type_name == more.type_name || ours.file == more.file
+    };
     let mut further = lines.gpus.iter().skip(right.gpus.len());
     let more = further.find(|more| right.gpus.iter().any(|ours| is_like(ours, more)))?;
     Some(format!("{NODES} has {} too many", show(more)))
 }
 
-fn show(gpu: &Gpu) -> String {
+fn show(gpu: &GresDevice) -> String {
     let type_name = gpu.type_name.as_deref().unwrap_or("without one");
     format!("Type {type_name} File={}", gpu.file)
 }

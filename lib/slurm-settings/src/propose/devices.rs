@@ -12,7 +12,7 @@ use gpufrac_core::mig_type::MigType;
 
 use super::super::gpu_count;
 use super::super::gres_lines::{
-    Gpu, NodeLines, PLAIN, files_of, is_own_type, share_line, short_files,
+    GresDevice, NodeLines, PLAIN, files_of, is_own_type, share_line, short_files,
 };
 use super::super::{nodes, rules};
 use super::{Draft, Gpus};
@@ -189,7 +189,7 @@ impl Draft<'_> {
     fn detected(&mut self, files: &Files, node: &str) -> Vec<String> {
         let lines = NodeLines::of(&files.gres, node, &self.config.count_name);
         let detects = lines.detect.is_some_and(|(_, how)| !rules::is(&how, "off"));
-        let is_whole = |gpu: &Gpu| !gpu.type_name.as_deref().is_some_and(is_own_type);
+        let is_whole = |gpu: &GresDevice| !gpu.type_name.as_deref().is_some_and(is_own_type);
         let Some(shared) = self.shared(node) else {
             return Vec::new();
         };
