@@ -50,8 +50,8 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
     for gpu in &record.gpus {
         if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
             let answer = match &session {
-                Ok(session) => Answer::of(session, device),
-                Err(error) => Answer::fault(error),
+                Ok(session) => GpuReading::of(session, device),
+                Err(error) => GpuReading::fault(error),
             };
             answers.push((gpu, device, answer));
         }
@@ -96,21 +96,21 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
 }
 
 /// What the driver says of a GPU.
-struct Answer {
+struct GpuReading {
     mig: Option<bool>,
     instances: Result<Vec<Instance>, String>,
 }
 
-impl Answer {
-    fn of(session: &Session, device: &Device<'_>) -> Answer {
-        Answer {
+impl GpuReading {
+    fn of(session: &Session, device: &Device<'_>) -> GpuReading {
+        GpuReading {
             mig: if device.pool.switches_mig() { mode(session, device).ok() } else { None },
             instances: instances(session, device).map_err(|error| error.to_string()),
         }
     }
 
-    fn fault(error: &NvmlError) -> Answer {
-        Answer {
+    fn fault(error: &NvmlError) -> GpuReading {
+        GpuReading {
             mig: None,
             instances: Err(error.to_string()),
         }

@@ -37,7 +37,7 @@ const BATCH: u32 = 4;
 /// Operations of a kernel: four fused multiplications and additions in each round of a thread.
 const OPERATIONS: f64 = WHOLE.blocks as f64 * WHOLE.threads as f64 * ROUNDS as f64 * 8.0;
 
-type Answer = Result<Value, Failure>;
+type OrderResult = Result<Value, Failure>;
 
 /// Obeys the orders on stdin until its end. The process must have no other task, and dies with the thread that started
 /// it.
@@ -47,7 +47,7 @@ type Answer = Result<Value, Failure>;
 pub fn serve() -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     let mut worker = Worker::default();
-    let say = |answer: &Answer| {
+    let say = |answer: &OrderResult| {
         let mut out = io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(answer)?)?;
         out.flush()
@@ -66,7 +66,7 @@ pub fn serve() -> io::Result<()> {
     Ok(())
 }
 
-fn answer(value: impl Serialize) -> Answer {
+fn answer(value: impl Serialize) -> OrderResult {
     serde_json::to_value(value).map_err(|error| Failure::Process(error.to_string()))
 }
 
@@ -87,7 +87,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn obey(&mut self, order: Order) -> Answer {
+    fn obey(&mut self, order: Order) -> OrderResult {
         match order {
             Order::Look => self.look().and_then(answer),
             Order::Begin => self.begin().and_then(answer),

@@ -101,7 +101,7 @@ pub struct Settings {
     /// The limits and reservations; none if they were not asked for.
     pub limits: Limits,
     /// slurmctld's answer about its pools; None if it was not asked or did not answer.
-    pub pools: Option<pools::Answer>,
+    pub pools: Option<pools::PluginPools>,
     /// The file or folder whose mode keeps slurmctld or users from reading gpufrac.toml.
     pub closed: Option<Closed>,
     /// The only node that was asked about and is judged; None for all.

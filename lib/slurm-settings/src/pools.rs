@@ -18,7 +18,7 @@ const OTHER_CLUSTERS: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
 
 /// The answer of slurmctld's plugin about its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum PluginPools {
     /// The checksum of the pools, and the build of the plugin, if it tells.
     Sum(PoolsSum, Option<String>),
     /// slurmctld has no pools, for this reason.
@@ -28,21 +28,21 @@ pub enum Answer {
 /// The beginning of job_submit's message if it has no configuration.
 const NO_POOLS: &str = "gpufrac: fractions are not available now: ";
 
-impl Answer {
-    fn parse(printed: &str) -> Option<Answer> {
+impl PluginPools {
+    fn parse(printed: &str) -> Option<PluginPools> {
         let no_pools = || {
             let (_, why) = printed.split_once(NO_POOLS)?;
-            Some(Answer::NoPools(why.lines().next()?.to_owned()))
+            Some(PluginPools::NoPools(why.lines().next()?.to_owned()))
         };
         PoolsSum::answered(printed)
-            .map(|(sum, build)| Answer::Sum(sum, build.map(str::to_owned)))
+            .map(|(sum, build)| PluginPools::Sum(sum, build.map(str::to_owned)))
             .or_else(no_pools)
     }
 }
 
 /// Asks slurmctld by sbatch; job_submit refuses the request with the answer, so that no job is submitted. None if
 /// sbatch is not installed, or if gpufrac's plugin is not there to answer.
-pub(super) fn ask() -> Option<Answer> {
+pub(super) fn ask() -> Option<PluginPools> {
     let gres = format!("--gres={QUESTION}");
     let outcome = first(&places("sbatch"), |program| {
         let mut command = Command::new(program);
@@ -55,7 +55,7 @@ pub(super) fn ask() -> Option<Answer> {
         subprocess::run(&mut command, b"", LIMIT)
     });
     match outcome.ok()?? {
-        Outcome::Ended(ended) => Answer::parse(&ended.stderr),
+        Outcome::Ended(ended) => PluginPools::parse(&ended.stderr),
         Outcome::Silent => None,
     }
 }
@@ -69,11 +69,11 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     let host = of_slurmctld(settings);
     let here = config.pools_sum();
     let (what, fix) = match answer {
-        Answer::Sum(there, build) if *there == here => {
+        PluginPools::Sum(there, build) if *there == here => {
             found.extend(other_build(build.as_deref(), host));
             return;
         }
-        Answer::Sum(there, _) => (
+        PluginPools::Sum(there, _) => (
             format!(
                 "its pools differ from those of slurmctld (checksum {here} here, {there} there): jobs are counted by one file, and slices are made by the other"
             ),
@@ -81,7 +81,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
                 "where this file is the old one: `scp {host}:{file} {file}`, then `gpufrac node-setup` on a node; where it is the new one: copy it to {host} and run `scontrol reconfigure`"
             ),
         ),
-        Answer::NoPools(why) => (
+        PluginPools::NoPools(why) => (
             format!("slurmctld has no pools, and refuses every fraction: {why}"),
             format!(
                 "put this file on {host}, where `gpufrac check --file-only` takes it, and run `scontrol reconfigure`"
@@ -135,15 +135,18 @@ mod tests {
             "sbatch: error: {}\nallocation failure: x\n",
             sum.answer("0.2")
         );
-        let told = Answer::Sum(sum, Some("0.2".to_owned()));
-        assert_eq!(Answer::parse(&printed), Some(told));
+        let told = PluginPools::Sum(sum, Some("0.2".to_owned()));
+        assert_eq!(PluginPools::parse(&printed), Some(told));
         // An earlier build.
         let printed = printed.replace(" of build 0.2", "");
-        assert_eq!(Answer::parse(&printed), Some(Answer::Sum(sum, None)));
+        assert_eq!(
+            PluginPools::parse(&printed),
+            Some(PluginPools::Sum(sum, None))
+        );
         let printed =
             "sbatch: error: gpufrac: fractions are not available now: cannot read it\nx\n";
-        let why = Answer::NoPools("cannot read it".to_owned());
-        assert_eq!(Answer::parse(printed), Some(why));
-        assert_eq!(Answer::parse("sbatch: error: no\n"), None);
+        let why = PluginPools::NoPools("cannot read it".to_owned());
+        assert_eq!(PluginPools::parse(printed), Some(why));
+        assert_eq!(PluginPools::parse("sbatch: error: no\n"), None);
     }
 }

@@ -151,7 +151,7 @@ unsafe fn job_modify(
 
 /// # Safety
 /// As `job_submit`.
-unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Answer {
+unsafe fn modify(job: *mut raw::job_desc_msg_t) -> NoteOrRefusal {
     // In another series `message` may not be an argument of this function, so nothing is read and no message is
     // written.
     if release::foreign().is_some() {
@@ -164,18 +164,21 @@ unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Answer {
 }
 
 /// The message for the user: the note of an accepted job, or the reason of a refusal.
-type Answer = Result<Option<String>, String>;
+type NoteOrRefusal = Result<Option<String>, String>;
 
 /// Decides inside the boundary, so that a panic refuses the job. The refusal becomes text there, because formatting
 /// could panic as well.
-fn guarded(name: &str, decide: impl FnOnce() -> Result<Option<String>, SubmitError>) -> Answer {
+fn guarded(
+    name: &str,
+    decide: impl FnOnce() -> Result<Option<String>, SubmitError>,
+) -> NoteOrRefusal {
     boundary::guard(name, Err(SubmitError::Panicked.to_string()), || {
         boundary::plant(name);
         decide().map_err(|refusal| refusal.to_string())
     })
 }
 
-fn give(answer: Answer, tell: impl FnOnce(&str)) -> c_int {
+fn give(answer: NoteOrRefusal, tell: impl FnOnce(&str)) -> c_int {
     match answer {
         Ok(None) => SUCCESS,
         Ok(Some(note)) => {

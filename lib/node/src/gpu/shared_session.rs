@@ -63,7 +63,7 @@ struct Subject {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum UseAnswer {
     /// None: there is no such instance.
     Use(Option<InstanceUse>),
     /// The daemon cannot tell now, or was asked to end its session.
@@ -84,8 +84,8 @@ pub fn instance_use(run: &Path, gpu: &Gpu<'_>, mig: &MigSlice) -> Option<Option<
         mig: mig.clone(),
     });
     match ask(run, &question, PATIENCE) {
-        Ok(Answer::Use(found)) => Some(found),
-        Ok(Answer::Nothing) | Err(_) => None,
+        Ok(UseAnswer::Use(found)) => Some(found),
+        Ok(UseAnswer::Nothing) | Err(_) => None,
     }
 }
 
@@ -94,7 +94,7 @@ pub fn end(run: &Path) {
     let _ = ask(run, &Question::End, QUESTION_TIME);
 }
 
-fn ask(run: &Path, question: &Question, patience: Duration) -> io::Result<Answer> {
+fn ask(run: &Path, question: &Question, patience: Duration) -> io::Result<UseAnswer> {
     let mut stream = call(run)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(QUESTION_TIME))?;
@@ -205,13 +205,13 @@ impl Server {
             Question::End => {
                 self.session = None;
                 self.rests_until = Some(Instant::now() + REST);
-                Answer::Nothing
+                UseAnswer::Nothing
             }
-            Question::Use(_) if self.rests() => Answer::Nothing,
+            Question::Use(_) if self.rests() => UseAnswer::Nothing,
             Question::Use(subject) => self.use_of(&subject).unwrap_or_else(|_| {
                 // The driver may have been loaded again since the session began.
                 self.session = None;
-                Answer::Nothing
+                UseAnswer::Nothing
             }),
         };
         send(stream, &answer)
@@ -221,15 +221,15 @@ impl Server {
         self.rests_until.is_some_and(|until| Instant::now() < until)
     }
 
-    fn use_of(&mut self, subject: &Subject) -> Result<Answer, NvmlError> {
+    fn use_of(&mut self, subject: &Subject) -> Result<UseAnswer, NvmlError> {
         let claimed = match &subject.mig.instance {
             Some(instance) => self.caps.claimed(subject.gpu_minor, instance),
             None => Ok(Claimed::Nothing),
         };
         let mark = match claimed {
             Ok(Claimed::Ours(mark)) => mark,
-            Ok(_) => return Ok(Answer::Use(None)),
-            Err(_) => return Ok(Answer::Nothing),
+            Ok(_) => return Ok(UseAnswer::Use(None)),
+            Err(_) => return Ok(UseAnswer::Nothing),
         };
         // A session may go on showing an instance that another program has destroyed (NVIDIA/libcudacxx issue 224), so
         // it is asked only about instances that are older.
@@ -244,9 +244,9 @@ impl Server {
         };
         let (index, uuid) = (subject.gpu_index, &subject.gpu_uuid);
         let Some(gpu) = session.known_gpu(index, uuid, subject.gpu_minor)? else {
-            return Ok(Answer::Nothing);
+            return Ok(UseAnswer::Nothing);
         };
         let found = instance_use::of(&gpu, &subject.mig)?;
-        Ok(Answer::Use(found))
+        Ok(UseAnswer::Use(found))
     }
 }

@@ -23,7 +23,7 @@ use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::slice::carve::times::LONGEST_PAUSE;
 
 /// None if Slurm does not know the job.
-type Answer = Result<Option<JobRecord>, SlurmError>;
+type RecordAnswer = Result<Option<JobRecord>, SlurmError>;
 
 /// Slurm's record of a job, with fractions called `gpufrac` whatever Slurm counts them as.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ impl JobRecord {
         job: &JobEnv,
         name: &CountName,
         slurm: &dyn Slurm,
-        patience: impl Fn(&Answer) -> Duration,
-    ) -> Answer {
+        patience: impl Fn(&RecordAnswer) -> Duration,
+    ) -> RecordAnswer {
         let start = slurm.now();
         loop {
             let answer = slurm.job(job.job_id);
