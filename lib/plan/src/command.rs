@@ -13,10 +13,10 @@ use crate::candidate::UnknownCandidate;
 use crate::cluster::Cluster;
 use crate::job::History;
 use crate::limits::{Assigned, Limits};
-use crate::per_gpu::PerGpu;
 use crate::read::{self, ReadError};
 use crate::render::Forecast;
 use crate::search;
+use crate::shares_per_gpu::SharesPerGpu;
 
 /// Arguments of `plan`.
 #[derive(Debug, Clone, clap::Args)]
@@ -170,8 +170,8 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, Pl
     };
     // What part of a GPU a shard is, the nodes say.
     let known = cluster(args)?;
-    let per_gpu = known.as_ref().map(|(cluster, _)| PerGpu::of(cluster));
-    let mut history = history(args, per_gpu.unwrap_or_default(), &mut say)?;
+    let shares_per_gpu = known.as_ref().map(|(cluster, _)| SharesPerGpu::of(cluster));
+    let mut history = history(args, shares_per_gpu.unwrap_or_default(), &mut say)?;
     let (mut cluster, mut from) = match known {
         Some(known) => known,
         None => seen(&history)?,
@@ -218,11 +218,11 @@ fn write(path: &Path, text: &str) -> Result<(), PlanError> {
 
 fn history(
     args: &PlanArgs,
-    per_gpu: PerGpu,
+    shares_per_gpu: SharesPerGpu,
     say: &mut dyn FnMut(&str),
 ) -> Result<History, PlanError> {
     let mut history = History {
-        per_gpu,
+        shares_per_gpu,
         ..History::default()
     };
     for path in &args.history {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use gpufrac_core::hostlist::Hostlist;
 
 use crate::cluster::{Cluster, ClusterNode, Partition};
-use crate::per_gpu::PerGpu;
+use crate::shares_per_gpu::SharesPerGpu;
 
 /// Names that are kept once and numbered.
 #[derive(Clone, Debug, Default)]
@@ -166,7 +166,7 @@ pub struct History {
     /// Lines without a job.
     pub skipped: Skipped,
     /// What part of a GPU a shard is; to be set before jobs are read.
-    pub per_gpu: PerGpu,
+    pub shares_per_gpu: SharesPerGpu,
     /// Where and when jobs ran.
     pub placed: Placed,
 }

@@ -6,8 +6,8 @@ use std::fs;
 
 use fastrand::Rng;
 use gpufrac_plan::job::History;
-use gpufrac_plan::per_gpu::PerGpu;
 use gpufrac_plan::read::{self, ReadError};
+use gpufrac_plan::shares_per_gpu::SharesPerGpu;
 
 fn read(text: &[u8]) -> Result<History, ReadError> {
     let folder = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn jobs_with_parts_of_gpus_count_as_their_part() {
 
     let nodes = read::nodes::read("NodeName=gn03 Gres=gpu:a100:4,shard:32,mps:400\n").unwrap();
     let mut with = History {
-        per_gpu: PerGpu::of(&nodes),
+        shares_per_gpu: SharesPerGpu::of(&nodes),
         ..History::default()
     };
     let path = tempfile::NamedTempFile::new().unwrap();

@@ -1,7 +1,7 @@
 //! What a job held on each of its nodes: GPUs, or a part of one.
 
 use super::value::{self, Devices};
-use crate::per_gpu::PerGpu;
+use crate::shares_per_gpu::SharesPerGpu;
 
 /// What a job held on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,13 +26,13 @@ impl HeldPerNode {
         devices: &Devices<'_>,
         nodes: u32,
         list: &str,
-        per_gpu: &PerGpu,
+        shares_per_gpu: &SharesPerGpu,
     ) -> Option<HeldPerNode> {
         let all = devices.gpus + devices.instances + devices.shards + devices.mps;
         let nodes = nodes.clamp(1, all);
         // Where Slurm counts `gpu` alone, the node says that these are instances.
         let untyped = Some(devices.gpus).filter(|gpus| *gpus > 0 && devices.gpu_type.is_empty());
-        let instance = untyped.and(per_gpu.instance(list));
+        let instance = untyped.and(shares_per_gpu.instance(list));
         if devices.gpus > 0 && instance.is_none() {
             let gpus = devices.all_gpus().div_ceil(nodes);
             return Some(HeldPerNode {
@@ -42,10 +42,10 @@ impl HeldPerNode {
                 filled: gpus.into(),
             });
         }
-        let mut shared = f64::from(devices.mps) / per_gpu.mps(list);
+        let mut shared = f64::from(devices.mps) / shares_per_gpu.mps(list);
         shared += f64::from(devices.gpus) * instance.unwrap_or(0.0);
         if devices.shards > 0 {
-            shared += f64::from(devices.shards) / per_gpu.shards(list)?;
+            shared += f64::from(devices.shards) / shares_per_gpu.shards(list)?;
         }
         let each = |sum: f64| sum / f64::from(nodes);
         let share = percents(each(devices.part.share())) + each(shared);
@@ -71,8 +71,12 @@ mod tests {
     use crate::read::nodes;
 
     /// GPUs and percents of one on each node.
-    fn held(tres: &str, nodes: u32, per_gpu: &PerGpu) -> Option<(u32, u32, Option<f32>)> {
-        let held = HeldPerNode::of(&Devices::of(tres).unwrap(), nodes, "gn03", per_gpu)?;
+    fn held(
+        tres: &str,
+        nodes: u32,
+        shares_per_gpu: &SharesPerGpu,
+    ) -> Option<(u32, u32, Option<f32>)> {
+        let held = HeldPerNode::of(&Devices::of(tres).unwrap(), nodes, "gn03", shares_per_gpu)?;
         Some((held.nodes, held.gpus, held.share.map(|share| share * 100.0)))
     }
 
@@ -98,7 +102,7 @@ mod tests {
             ("gres/gpu:a100=4", 2, (2, 2, None)),
         ] {
             assert_eq!(
-                held(tres, nodes, &PerGpu::default()),
+                held(tres, nodes, &SharesPerGpu::default()),
                 Some(expected),
                 "{tres}"
             );
@@ -107,9 +111,9 @@ mod tests {
 
     #[test]
     fn shards_and_mps_are_parts_of_a_gpu_of_their_node() {
-        let none = PerGpu::default();
+        let none = SharesPerGpu::default();
         let cluster = nodes::read("NodeName=gn03 Gres=gpu:a100:4,shard:32,mps:200\n").unwrap();
-        let known = PerGpu::of(&cluster);
+        let known = SharesPerGpu::of(&cluster);
         for (tres, nodes, without, with) in [
             ("gres/shard=1", 1, None, Some((1, 1, Some(12.5)))),
             ("shard:8", 1, None, Some((1, 1, Some(100.0)))),
@@ -133,12 +137,12 @@ mod tests {
         let text =
             "NodeName=gn03 Gres=gpu:a100_3g.20gb:4,gpu:a100_1g.5gb:14\nNodeName=gn02 Gres=gpu:4\n";
         let cluster = nodes::read(text).unwrap();
-        let known = PerGpu::of(&cluster);
+        let known = SharesPerGpu::of(&cluster);
         assert_eq!(held("gres/gpu=1", 1, &known), Some((1, 1, Some(50.0))));
         assert_eq!(held("gres/gpu=3", 1, &known), Some((1, 2, None)));
         assert_eq!(held("gres/gpu:a100=1", 1, &known), Some((1, 1, None)));
         assert_eq!(
-            held("gres/gpu=1", 1, &PerGpu::default()),
+            held("gres/gpu=1", 1, &SharesPerGpu::default()),
             Some((1, 1, None))
         );
         assert_eq!(known.instance("gn[02-03]"), None, "one may be a whole GPU");
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn the_instances_of_a_gpu_fill_no_more_than_it() {
         let devices = Devices::of("gres/gpu:3g.20gb=1,gres/gpu:1g.5gb=4").unwrap();
-        let held = HeldPerNode::of(&devices, 1, "", &PerGpu::default()).unwrap();
+        let held = HeldPerNode::of(&devices, 1, "", &SharesPerGpu::default()).unwrap();
         assert_eq!(value::gpus_of_share(held.filled), 1, "{held:?}");
     }
 }

@@ -163,7 +163,7 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
     let nodes = row.number(&["NNodes", "AllocNodes", "ReqNodes"])?;
     let nodes = nodes.or_else(|| count("node")).unwrap_or(1);
     let list = text("NodeList")?;
-    let Some(held) = HeldPerNode::of(&devices, nodes, list, &history.per_gpu) else {
+    let Some(held) = HeldPerNode::of(&devices, nodes, list, &history.shares_per_gpu) else {
         history.skipped.with_shards += 1;
         return Ok(None);
     };

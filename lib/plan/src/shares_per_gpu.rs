@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, ClusterNode};
 
 /// How many shards, and percents of MPS, a GPU of each node has. Empty where no file names the nodes.
 #[derive(Clone, Debug, Default)]
-pub struct PerGpu {
+pub struct SharesPerGpu {
     nodes: HashMap<String, Counts>,
 }
 
@@ -21,9 +21,9 @@ struct Counts {
     instance: f64,
 }
 
-impl PerGpu {
+impl SharesPerGpu {
     /// Those of a cluster.
-    pub fn of(cluster: &Cluster) -> PerGpu {
+    pub fn of(cluster: &Cluster) -> SharesPerGpu {
         let counts = |node: &ClusterNode| {
             let each = |count: u32| f64::from(count) / f64::from(node.gpus.max(1));
             Counts {
@@ -33,7 +33,7 @@ impl PerGpu {
             }
         };
         let nodes = cluster.nodes.iter();
-        PerGpu {
+        SharesPerGpu {
             nodes: nodes
                 .map(|node| (node.name.clone(), counts(node)))
                 .collect(),
@@ -82,15 +82,23 @@ mod tests {
     #[test]
     fn the_node_of_a_job_says_how_many_a_gpu_has() {
         let text = "NodeName=a[1-2] Gres=gpu:4,shard:32,mps:400\nNodeName=b Gres=gpu:2,shard:8,mps:400\nNodeName=c Gres=gpu:4\n";
-        let per_gpu = PerGpu::of(&nodes::read(text).unwrap());
-        assert_eq!(per_gpu.shards("a1"), Some(8.0));
-        assert_eq!(per_gpu.shards("b"), Some(4.0));
-        assert_eq!(per_gpu.shards("a[1-2],b"), Some(4.0), "the greatest part");
-        assert_eq!(per_gpu.shards("x"), None, "nodes differ");
-        assert_eq!((per_gpu.mps("a2"), per_gpu.mps("b")), (100.0, 200.0));
-        let equal = PerGpu::of(&nodes::read("NodeName=a[1-2] Gres=gpu:4,shard:32\n").unwrap());
+        let shares_per_gpu = SharesPerGpu::of(&nodes::read(text).unwrap());
+        assert_eq!(shares_per_gpu.shards("a1"), Some(8.0));
+        assert_eq!(shares_per_gpu.shards("b"), Some(4.0));
+        assert_eq!(
+            shares_per_gpu.shards("a[1-2],b"),
+            Some(4.0),
+            "the greatest part"
+        );
+        assert_eq!(shares_per_gpu.shards("x"), None, "nodes differ");
+        assert_eq!(
+            (shares_per_gpu.mps("a2"), shares_per_gpu.mps("b")),
+            (100.0, 200.0)
+        );
+        let equal =
+            SharesPerGpu::of(&nodes::read("NodeName=a[1-2] Gres=gpu:4,shard:32\n").unwrap());
         assert_eq!(equal.shards(""), Some(8.0));
-        let none = PerGpu::default();
+        let none = SharesPerGpu::default();
         assert_eq!((none.shards("a1"), none.mps("a1")), (None, 100.0));
     }
 }
