@@ -29,7 +29,7 @@ pub fn run(args: &CheckArgs) -> Verdict {
     let path = args.config.path();
     match args.config.read_strictly() {
         Ok(config) => {
-            let report = look(args, config);
+            let report = run_checks(args, config);
             report.print(form);
             report.verdict(form)
         }
@@ -41,7 +41,7 @@ pub fn run(args: &CheckArgs) -> Verdict {
 }
 
 /// Runs all checks.
-fn look(args: &CheckArgs, config: Config) -> Report {
+fn run_checks(args: &CheckArgs, config: Config) -> Report {
     let path = args.config.path();
     let mut report = Report::of(&path);
     report.lines = summary(&config);

@@ -86,8 +86,8 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     changes.extend(proposal.changes.iter().cloned());
     show(&changes);
     tell_left(&proposal.left);
-    tell("\nnot known:", &settings.limits.unknown);
-    tell("\nfor the users of these nodes:", &proposal.consequences);
+    print_section("\nnot known:", &settings.limits.unknown);
+    print_section("\nfor the users of these nodes:", &proposal.consequences);
     if !changes.is_empty() {
         if let Some(finding) = &proposal.refused {
             return Err(CliError::Impossible(Box::new(finding.clone())));
@@ -262,7 +262,7 @@ pub fn tell_left(left: &[Finding]) {
 }
 
 /// Prints sentences under a title.
-fn tell(title: &str, sentences: &[String]) {
+fn print_section(title: &str, sentences: &[String]) {
     if !sentences.is_empty() {
         println!("{title}");
     }
@@ -279,7 +279,7 @@ fn with_pools(
     files: &Files,
     before: Option<&str>,
 ) -> Result<String, CliError> {
-    let seen = look(args, node)?;
+    let seen = gpus_of_node(args, node)?;
     let nodes = nodes(args, node, files)?;
     let partitions = if args.partitions.is_empty() {
         partitions(settings, files, &nodes)?
@@ -412,7 +412,7 @@ fn pool_name(model: &str, taken: &[String]) -> String {
 
 /// The GPUs of this node from NVML, or those given by options. A model that is given is that of GPUs that gpufrac does
 /// not know, or of all if NVML does not answer or their number is given.
-fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
+fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
     let session = node.nvml();
     let driver = session.as_ref().ok().and_then(driver);
     let session = match (&args.gpu, session) {

@@ -159,7 +159,7 @@ impl NodeFiles {
     ) -> BTreeMap<String, Arc<NodeStatus>> {
         let mut nodes: BTreeMap<String, Arc<NodeStatus>> = BTreeMap::new();
         for path in paths {
-            let (stamp, found) = match look(&path, before.remove(&path)) {
+            let (stamp, found) = match read_if_changed(&path, before.remove(&path)) {
                 Ok(Some(found)) => found,
                 // A node without the file, or removed since the folder was listed.
                 Ok(None) => continue,
@@ -218,7 +218,7 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
 type ParsedFile = (Stamp, Result<Arc<NodeStatus>, String>);
 
 /// A file; None where there is none.
-fn look(path: &Path, known: Option<ParsedFile>) -> io::Result<Option<ParsedFile>> {
+fn read_if_changed(path: &Path, known: Option<ParsedFile>) -> io::Result<Option<ParsedFile>> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

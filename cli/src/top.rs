@@ -26,7 +26,7 @@ use crate::args::TopArgs;
 use crate::error::CliError;
 use crate::node_files::{self, FileOrFolder, Found, NodeFiles};
 
-use line::{Lines, Look};
+use line::{Lines, TerminalAbilities};
 use view::{Reader, View};
 
 /// The time after which ages on the screen are drawn again, and a signal is seen.
@@ -73,7 +73,7 @@ fn is_screen() -> bool {
 }
 
 /// What the terminal shows, by the variables that say so.
-fn look(lookup: impl Fn(&str) -> Option<String>) -> Look {
+fn terminal_abilities(lookup: impl Fn(&str) -> Option<String>) -> TerminalAbilities {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let term = set("TERM").unwrap_or_default();
     // The terminal vt100, and others of its time, have no colours.
@@ -82,7 +82,7 @@ fn look(lookup: impl Fn(&str) -> Option<String>) -> Look {
         .iter()
         .find_map(|name| set(name));
     let locale = locale.unwrap_or_default().to_lowercase();
-    Look {
+    TerminalAbilities {
         colours: !plain && set("NO_COLOR").is_none(),
         unicode: !plain && (locale.contains("utf-8") || locale.contains("utf8")),
     }
@@ -109,7 +109,7 @@ fn once(mut files: NodeFiles, mut view: View) -> Result<Exit, CliError> {
         .and_then(|text| text.parse().ok());
     let of_terminal = || terminal::size().ok().map(|(width, _)| width);
     let width = columns.or_else(of_terminal).filter(|width| *width > 0);
-    for line in text(&view, look(variables), width.unwrap_or(WIDTH)) {
+    for line in text(&view, terminal_abilities(variables), width.unwrap_or(WIDTH)) {
         println!("{line}");
     }
     for problem in &view.problems {
@@ -119,11 +119,11 @@ fn once(mut files: NodeFiles, mut view: View) -> Result<Exit, CliError> {
 }
 
 /// All rows as text.
-fn text(view: &View, look: Look, width: u16) -> Vec<String> {
+fn text(view: &View, abilities: TerminalAbilities, width: u16) -> Vec<String> {
     if view.rows.is_empty() {
         return screen::empty(view);
     }
-    let lines = Lines::of(view, look, usize::from(width));
+    let lines = Lines::of(view, abilities, usize::from(width));
     let rows = view.rows.iter().map(|&row| lines.line(row).to_string());
     let all = [screen::head(view), lines.heads()].into_iter().chain(rows);
     all.map(|line| line.trim_end().to_owned()).collect()
@@ -189,7 +189,7 @@ fn turn(
     found: &Receiver<Found>,
     ask: &Sender<()>,
 ) -> io::Result<()> {
-    let look = look(variables);
+    let abilities = terminal_abilities(variables);
     while !ended.load(Ordering::Relaxed) {
         view.now = now();
         while let Ok(found) = found.try_recv() {
@@ -199,7 +199,7 @@ fn turn(
         terminal.draw(|frame| {
             lines = screen::rows_of(frame.area());
             view.scroll(lines);
-            screen::draw(frame, view, look);
+            screen::draw(frame, view, abilities);
         })?;
         // The files are shown as soon as they are read for the first time.
         let wait = if view.is_read { TICK } else { TICK / 10 };

@@ -85,13 +85,13 @@ struct Care {
 impl Care {
     fn run(&mut self, inotify: &Inotify) {
         loop {
-            let pause = if self.look() { BUSY } else { IDLE };
+            let pause = if self.run_once() { BUSY } else { IDLE };
             wait(inotify, pause);
         }
     }
 
     /// Returns whether something fails.
-    fn look(&mut self) -> bool {
+    fn run_once(&mut self) -> bool {
         // A mistake in the file must not stop the care.
         let served = Node::load_to_serve(&self.config, &self.name, Path::new(LAST_GOOD));
         let Ok(node) = served.map(|served| served.node) else {

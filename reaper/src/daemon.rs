@@ -119,7 +119,7 @@ impl Daemon {
         private.copy_leases(round, leases, &|job| decisions.watches(job));
         accounting.learn_ends(round);
 
-        let samples = decisions.look(round, leases, &mut observe);
+        let samples = decisions.sample(round, leases, &mut observe);
         accounting.add(round, &samples);
         let now = round.now();
         decisions.lend(round, leases, now);

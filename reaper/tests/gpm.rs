@@ -8,7 +8,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::lease::Lease;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::key::SliceId;
-use gpufrac_reaper::measure::sample::{Activity, Look, Sampler};
+use gpufrac_reaper::measure::sample::{Activity, NodeSamples, Sampler};
 use gpufrac_reaper::measure::telemetry::Telemetry;
 use gpufrac_records::evidence::Source;
 use nvidia_ml::model::Model;
@@ -63,22 +63,22 @@ fn world() -> (tempfile::TempDir, Store, Node, Lease) {
 fn counters_that_another_program_has_are_unknown_activity_and_never_idleness() {
     let (_keep, sim, node, lease) = world();
     let mut telemetry = Telemetry::new(&node);
-    let mut look = || -> Look {
+    let mut sample = || -> NodeSamples {
         let mut observe = || {
             std::thread::sleep(gpufrac_reaper::measure::telemetry::SHORTEST_LOOK);
             true
         };
         let policy = |_: &Lease| &node.config.reaper.general;
-        telemetry.look(&node, &[&lease], &mut observe, &policy)
+        telemetry.sample_all(&node, &[&lease], &mut observe, &policy)
     };
     let id = SliceId::of(&lease);
-    let free = look();
+    let free = sample();
     assert_eq!(free.errors, [] as [&str; 0]);
     assert_eq!(free.samples[&id].activity, Activity::Idle);
 
     let counters = processes::profiling(&lease.slice.gpu_uuid);
     processes::hold(sim.root(), std::process::id(), &counters).unwrap();
-    let taken = look();
+    let taken = sample();
     let why = "nvmlGpmMigSampleGet on GPU 0";
     let cause = "invalid state (29): DCGM's profiling, or another profiler, probably has the counters of the GPU";
     let [error] = &taken.errors[..] else {

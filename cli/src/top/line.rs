@@ -10,14 +10,14 @@ use super::view::{ScreenRow, SliceIndex, View};
 
 /// The abilities of the terminal.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct TerminalAbilities {
     /// Whether it has colours, and the user wants them.
     pub colours: bool,
     /// Whether it shows characters outside of ASCII.
     pub unicode: bool,
 }
 
-impl Look {
+impl TerminalAbilities {
     fn ink(self, colour: Color) -> Style {
         if self.colours { Style::new().fg(colour) } else { Style::new() }
     }
@@ -183,17 +183,17 @@ impl Columns {
 /// Draws the rows of a view.
 pub struct Lines<'a> {
     view: &'a View,
-    look: Look,
+    abilities: TerminalAbilities,
     width: usize,
     columns: Columns,
 }
 
 impl<'a> Lines<'a> {
     /// For a terminal of this width.
-    pub fn of(view: &'a View, look: Look, width: usize) -> Lines<'a> {
+    pub fn of(view: &'a View, abilities: TerminalAbilities, width: usize) -> Lines<'a> {
         Lines {
             view,
-            look,
+            abilities,
             width,
             columns: Columns::of(width),
         }
@@ -218,10 +218,13 @@ impl<'a> Lines<'a> {
     }
 
     fn node(&self, node: &NodeStatus) -> Line<'static> {
-        let sign = self.look.sign(self.view.is_open(node));
+        let sign = self.abilities.sign(self.view.is_open(node));
         let age = self.view.now.saturating_sub(node.written);
         let (age, style) = match self.view.stale(node) {
-            Some(age) => (format!("no news for {}", span(age)), self.look.rated(2)),
+            Some(age) => (
+                format!("no news for {}", span(age)),
+                self.abilities.rated(2),
+            ),
             None => (format!("{} ago", span(age)), Style::new()),
         };
         let faults = node.gpus.iter().filter(|gpu| gpu.fault.is_some()).count();
@@ -245,7 +248,7 @@ impl<'a> Lines<'a> {
     }
 
     fn gpu(&self, node: &NodeStatus, gpu: &GpuStatus) -> Line<'static> {
-        let sign = self.look.sign(self.view.is_gpu_open(node, gpu));
+        let sign = self.abilities.sign(self.view.is_gpu_open(node, gpu));
         let name = format!("{sign} {} {} {}", gpu.index, gpu.model, gpu.pool);
         let name_width = (self.width / 4).clamp(12, 30);
         let mut spans = vec![
@@ -264,7 +267,7 @@ impl<'a> Lines<'a> {
         spans.extend(self.cells(gpu, bar));
         let rest = self.width.saturating_sub(taken + bar + 1);
         let (text, style) = match &gpu.fault {
-            Some(fault) => (fault.clone(), self.look.rated(2)),
+            Some(fault) => (fault.clone(), self.abilities.rated(2)),
             None => (room(gpu), Style::new()),
         };
         spans.push(Span::raw(" "));
@@ -275,7 +278,7 @@ impl<'a> Lines<'a> {
     /// The slices of a GPU side by side: `[12 87%  ][13 0% ]........`.
     fn cells(&self, gpu: &GpuStatus, width: usize) -> Vec<Span<'static>> {
         if gpu.fault.is_some() {
-            return vec![Span::styled("x".repeat(width), self.look.rated(2))];
+            return vec![Span::styled("x".repeat(width), self.abilities.rated(2))];
         }
         let mut spans = Vec::new();
         let mut at = 0;
@@ -292,8 +295,8 @@ impl<'a> Lines<'a> {
     }
 
     fn free(&self, width: usize) -> Span<'static> {
-        let sign = if self.look.unicode { "·" } else { "." };
-        Span::styled(sign.repeat(width), self.look.ink(Color::DarkGray))
+        let sign = if self.abilities.unicode { "·" } else { "." };
+        Span::styled(sign.repeat(width), self.abilities.ink(Color::DarkGray))
     }
 
     fn cell(&self, slice: &Slice, width: usize) -> Span<'static> {
@@ -313,11 +316,11 @@ impl<'a> Lines<'a> {
     /// The style of a slice: how it is used, and whether it is the reader's.
     fn style(&self, slice: &Slice) -> Style {
         let style = match Use::of(slice) {
-            Use::Changing => self.look.ink(Color::Blue),
+            Use::Changing => self.abilities.ink(Color::Blue),
             Use::Unknown => Style::new(),
-            Use::Warned => self.look.ink(Color::Red),
-            Use::Idle => self.look.ink(Color::Yellow),
-            Use::Busy => self.look.ink(Color::Green),
+            Use::Warned => self.abilities.ink(Color::Red),
+            Use::Idle => self.abilities.ink(Color::Yellow),
+            Use::Busy => self.abilities.ink(Color::Green),
         };
         if self.view.is_own(slice) { style.add_modifier(Modifier::BOLD) } else { style }
     }
@@ -370,7 +373,7 @@ impl<'a> Lines<'a> {
             }
             Field::Bar => {
                 let busy = usage.and_then(|usage| usage.activity);
-                busy.map_or_else(|| " ".repeat(width), |busy| self.look.bar(busy, width))
+                busy.map_or_else(|| " ".repeat(width), |busy| self.abilities.bar(busy, width))
             }
             Field::Memory => {
                 let used = usage.and_then(|usage| usage.memory_mib);
@@ -380,7 +383,7 @@ impl<'a> Lines<'a> {
             Field::Idle => fit(&idle(slice), width),
             Field::Warned => {
                 let (text, rating) = warned(slice, self.view.now);
-                style = self.look.rated(rating);
+                style = self.abilities.rated(rating);
                 fit(&text, width)
             }
         };

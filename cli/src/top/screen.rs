@@ -7,7 +7,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Clear, Paragraph};
 
-use super::line::{Lines, Look, fit};
+use super::line::{Lines, TerminalAbilities, fit};
 use super::view::View;
 
 const KEYS: &str = "q quit  s sort  / filter  u mine  enter open  ? help";
@@ -35,10 +35,10 @@ pub fn rows_of(area: Rect) -> usize {
 }
 
 /// Draws the screen. The view must be scrolled to the rows of this area.
-pub fn draw(frame: &mut Frame<'_>, view: &View, look: Look) {
+pub fn draw(frame: &mut Frame<'_>, view: &View, abilities: TerminalAbilities) {
     let area = frame.area();
     let width = usize::from(area.width);
-    let lines = Lines::of(view, look, width);
+    let lines = Lines::of(view, abilities, width);
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
     let mut screen = vec![
         Line::from(fit(&head(view), width)),

@@ -19,11 +19,11 @@ use crate::args::Sort;
 /// The clock of the nodes in `cli/tests/top`.
 const NOW: u64 = 1_790_000_000;
 const ADA: UserId = UserId(1001);
-const COLOURS: Look = Look {
+const COLOURS: TerminalAbilities = TerminalAbilities {
     colours: true,
     unicode: true,
 };
-const ASCII: Look = Look {
+const ASCII: TerminalAbilities = TerminalAbilities {
     colours: false,
     unicode: false,
 };
@@ -51,11 +51,11 @@ fn in_job() -> Reader {
     }
 }
 
-fn drawn(view: &mut View, look: Look, width: u16, height: u16) -> Buffer {
+fn drawn(view: &mut View, abilities: TerminalAbilities, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let draw = |frame: &mut ratatui::Frame<'_>| {
         view.scroll(screen::rows_of(frame.area()));
-        screen::draw(frame, view, look);
+        screen::draw(frame, view, abilities);
     };
     terminal.draw(draw).unwrap();
     terminal.backend().buffer().clone()
@@ -134,11 +134,11 @@ fn a_terminal_without_colours_has_ascii_alone() {
 #[test]
 fn variables_say_what_the_terminal_shows() {
     let of = |variables: &[(&str, &str)]| {
-        let look = look(|wanted| {
+        let abilities = terminal_abilities(|wanted| {
             let found = variables.iter().find(|(name, _)| *name == wanted);
             found.map(|(_, value)| (*value).to_owned())
         });
-        (look.colours, look.unicode)
+        (abilities.colours, abilities.unicode)
     };
     let utf8 = ("LANG", "en_GB.UTF-8");
     assert_eq!(of(&[("TERM", "xterm-256color"), utf8]), (true, true));

@@ -138,7 +138,7 @@ impl Client {
     ///
     /// # Errors
     /// CUDA's answer, 100 (`CUDA_ERROR_NO_DEVICE`) without a device; or the process.
-    pub fn look(&mut self) -> Result<Seen, Failure> {
+    pub fn list_devices(&mut self) -> Result<Seen, Failure> {
         self.ask(&Order::Look)
     }
 

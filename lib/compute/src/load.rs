@@ -63,7 +63,7 @@ pub fn start(program: &Program, setting: &Setting, limit: Duration) -> Vec<Start
     let mut pause = pause();
     let mut answers: Vec<Start> = Vec::new();
     loop {
-        let seen = Client::start(program, setting).and_then(|mut client| client.look());
+        let seen = Client::start(program, setting).and_then(|mut client| client.list_devices());
         let devices = seen.map(|seen| seen.devices.len());
         let is_ready = devices.is_ok();
         if answers.last().is_none_or(|last| last.devices != devices) {

@@ -89,7 +89,7 @@ struct Worker {
 impl Worker {
     fn obey(&mut self, order: Order) -> OrderResult {
         match order {
-            Order::Look => self.look().and_then(answer),
+            Order::Look => self.list_devices().and_then(answer),
             Order::Begin => self.begin().and_then(answer),
             Order::Blocks => self.blocks().and_then(answer),
             Order::Largest => self.largest().and_then(answer),
@@ -115,7 +115,7 @@ impl Worker {
         both.ok_or_else(|| Failure::Process("an order came before its context".into()))
     }
 
-    fn look(&mut self) -> Result<Seen, Failure> {
+    fn list_devices(&mut self) -> Result<Seen, Failure> {
         let driver = self.driver()?;
         let seen = |number| {
             let device = driver.device(number)?;

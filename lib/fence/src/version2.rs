@@ -31,7 +31,7 @@ const LAST_MINOR: u32 = (1 << 20) - 1;
 /// The name of Slurm's programs (`load_ebpf_prog` in `ebpf.c`).
 const SLURMS_NAME: &str = "Slurm_Cgroup_v2";
 /// How often the programs are queried again if Slurm replaces them meanwhile.
-const LOOKS: u32 = 20;
+const QUERIES: u32 = 20;
 
 /// As [`super::fence`], in the unified hierarchy; None if the process is in no group of the job.
 pub fn fence(
@@ -129,18 +129,18 @@ type LoadedProgram = (Program, About);
 /// The programs of a group itself, and whether they apply together with those below. Queried again if one disappears,
 /// because Slurm replaces the job's program with each step that begins.
 fn of_group(group: &File) -> io::Result<(Vec<LoadedProgram>, bool)> {
-    let look = || -> io::Result<(Vec<LoadedProgram>, bool)> {
+    let query = || -> io::Result<(Vec<LoadedProgram>, bool)> {
         let Attached { ids, together } = bpf::attached(group)?;
         let programs = ids.into_iter().map(|id| known(Program::of_id(id)?));
         Ok((programs.collect::<io::Result<_>>()?, together))
     };
-    for _ in 1..LOOKS {
-        match look() {
+    for _ in 1..QUERIES {
+        match query() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => return other,
         }
     }
-    look()
+    query()
 }
 
 fn known(program: Program) -> io::Result<LoadedProgram> {

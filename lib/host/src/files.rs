@@ -218,7 +218,7 @@ impl RootDir {
 
     /// Writes to a file of a pseudo file system such as /proc, where a text is a command to the kernel and a file
     /// cannot be renamed. In an ordinary file the text is appended.
-    pub fn tell(&self, name: &str, text: &str) -> Result<(), FileError> {
+    pub fn write_command(&self, name: &str, text: &str) -> Result<(), FileError> {
         let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_APPEND)?;
         file.write_all(text.as_bytes())
             .map_err(|e| FileError::io("writing", &self.at(name), e))

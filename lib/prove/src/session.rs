@@ -132,8 +132,8 @@ impl Session {
         self.answer()
     }
 
-    /// Looks at an instance.
-    pub fn look(&mut self, target: &Target) -> Result<View, Stop> {
+    /// How the session sees an instance.
+    pub fn view(&mut self, target: &Target) -> Result<View, Stop> {
         self.send(&Order::Look(target.clone()))?;
         self.answer()
     }
@@ -181,9 +181,9 @@ pub fn serve() -> io::Result<()> {
                     let _ = gpu.calls().memory(device);
                     held.push(device);
                 }
-                say(&Ok::<_, String>(look(&gpu, &target)))?;
+                say(&Ok::<_, String>(view_of(&gpu, &target)))?;
             }
-            Ok(Order::Look(target)) => say(&Ok::<_, String>(look(&gpu, &target)))?,
+            Ok(Order::Look(target)) => say(&Ok::<_, String>(view_of(&gpu, &target)))?,
             Ok(Order::Open { .. }) | Err(_) => return Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -203,7 +203,7 @@ fn code<T>(result: &Result<T, NvmlError>) -> u32 {
     }
 }
 
-fn look(gpu: &Gpu<'_>, target: &Target) -> View {
+fn view_of(gpu: &Gpu<'_>, target: &Target) -> View {
     let calls = gpu.calls();
     let named = calls.by_uuid(&target.uuid);
     let slots = calls.mig_slots().unwrap_or(0);

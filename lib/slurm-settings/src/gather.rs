@@ -124,7 +124,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         });
     }
     if sources.host {
-        let (role, troubles) = super::host::look(&settings, sources.here.is_some());
+        let (role, troubles) = super::host::inspect(&settings, sources.here.is_some());
         (settings.role, settings.troubles) = (Some(role), troubles);
     }
     settings

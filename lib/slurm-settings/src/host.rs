@@ -37,7 +37,7 @@ pub struct Role {
 }
 
 /// The function of this host, and the faults of its files.
-pub(super) fn look(settings: &Settings, is_node: bool) -> (Role, Vec<Trouble>) {
+pub(super) fn inspect(settings: &Settings, is_node: bool) -> (Role, Vec<Trouble>) {
     let role = Role {
         is_node,
         has_commands: has_commands(),

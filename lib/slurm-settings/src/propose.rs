@@ -251,7 +251,7 @@ impl Draft<'_> {
     fn left(&self) -> Vec<Finding> {
         let mut settings = self.settings.clone();
         if let Some(role) = settings.role {
-            (_, settings.troubles) = host::look(&settings, role.is_node);
+            (_, settings.troubles) = host::inspect(&settings, role.is_node);
         }
         let mut left = super::judge(&settings, self.config);
         left.retain(|finding| {

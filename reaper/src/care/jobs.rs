@@ -187,8 +187,8 @@ mod tests {
             }
         }
 
-        /// One look at `now` seconds, with this answer of Slurm. Returns whether a job waits, and the questions.
-        fn look(&mut self, way: Way, failing: bool, now: u64) -> (bool, Vec<Change>) {
+        /// One round at `now` seconds, with this answer of Slurm. Returns whether a job waits, and the questions.
+        fn care(&mut self, way: Way, failing: bool, now: u64) -> (bool, Vec<Change>) {
             let slurm = Told {
                 ways: vec![way],
                 asked: RefCell::default(),
@@ -215,12 +215,12 @@ mod tests {
     fn a_job_leaves_as_soon_as_its_run_has_ended_and_returns_when_the_place_is_free() {
         let mut world = World::new();
         world.put_back(1000);
-        assert!(world.look(Way::NotYet, true, 1001).0);
-        assert!(!world.look(Way::Elsewhere, true, 1003).0);
+        assert!(world.care(Way::NotYet, true, 1001).0);
+        assert!(!world.care(Way::Elsewhere, true, 1003).0);
         assert!(world.noted()[0].excluded);
         assert_eq!(world.jobs.count.load(Ordering::Relaxed), 1);
-        assert!(world.look(Way::Back, true, 1100).1.is_empty());
-        let (_, asked) = world.look(Way::Back, false, 1101);
+        assert!(world.care(Way::Back, true, 1100).1.is_empty());
+        let (_, asked) = world.care(Way::Back, false, 1101);
         assert_eq!(asked, [Change::Return(vec![JobId(7)])]);
         assert!(world.noted().is_empty());
     }
@@ -229,12 +229,12 @@ mod tests {
     fn a_job_returns_after_ten_minutes_though_the_place_fails() {
         let mut world = World::new();
         world.put_back(1000);
-        world.look(Way::Elsewhere, true, 1001);
-        assert!(world.look(Way::Runs, true, 1600).1.is_empty());
+        world.care(Way::Elsewhere, true, 1001);
+        assert!(world.care(Way::Runs, true, 1600).1.is_empty());
         // It runs elsewhere: its nodes can be changed when it waits again.
-        assert_eq!(world.look(Way::Runs, true, 1601).1.len(), 1);
+        assert_eq!(world.care(Way::Runs, true, 1601).1.len(), 1);
         assert_eq!(world.noted().len(), 1);
-        world.look(Way::Back, true, 1700);
+        world.care(Way::Back, true, 1700);
         assert!(world.noted().is_empty());
     }
 
@@ -242,7 +242,7 @@ mod tests {
     fn a_job_that_no_other_node_could_start_stays() {
         let mut world = World::new();
         world.put_back(1000);
-        world.look(Way::Nowhere, true, 1001);
+        world.care(Way::Nowhere, true, 1001);
         assert!(world.noted().is_empty());
     }
 
@@ -250,8 +250,8 @@ mod tests {
     fn a_requeue_that_slurm_does_not_carry_out_is_forgotten() {
         let mut world = World::new();
         world.put_back(1000);
-        assert!(world.look(Way::NotYet, true, 1299).0);
-        assert!(!world.look(Way::NotYet, true, 1300).0);
+        assert!(world.care(Way::NotYet, true, 1299).0);
+        assert!(!world.care(Way::NotYet, true, 1300).0);
         assert!(world.noted().is_empty());
     }
 }

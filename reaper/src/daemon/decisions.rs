@@ -216,7 +216,7 @@ impl Decisions {
         self.watched.contains_key(&job)
     }
 
-    pub(super) fn look(
+    pub(super) fn sample(
         &mut self,
         round: &mut Round,
         leases: &[Lease],
@@ -239,13 +239,13 @@ impl Decisions {
             watched.map_or(&reaper.general, |watched| watched.policy(reaper))
         };
         let sampler = &mut round.outside.sampler;
-        let mut look = sampler.look(&round.node, &leases, &mut || observe(scope), &policy);
-        round.totals.driver_errors += look.errors.len() as u64;
-        round.report(topic::DRIVER, look.errors.first().map_or(Ok(()), Err));
+        let mut found = sampler.sample_all(&round.node, &leases, &mut || observe(scope), &policy);
+        round.totals.driver_errors += found.errors.len() as u64;
+        round.report(topic::DRIVER, found.errors.first().map_or(Ok(()), Err));
         let at = round.now();
         for watched in self.watched.values_mut() {
             let ids = watched.slices();
-            let samples: Option<Vec<Sample>> = ids.map(|id| look.samples.remove(&id)).collect();
+            let samples: Option<Vec<Sample>> = ids.map(|id| found.samples.remove(&id)).collect();
             // A slice without a sample may be the busiest.
             let Some(samples) = samples else {
                 continue;
@@ -259,7 +259,7 @@ impl Decisions {
         Samples {
             at,
             slices: fresh.flat_map(WatchedJob::last_samples).collect(),
-            energy: look.energy,
+            energy: found.energy,
         }
     }
 
@@ -278,7 +278,7 @@ impl Decisions {
         let neighbours: Vec<&Lease> = neighbours.filter(on_their_gpu).collect();
         let policy = watched.policy(&round.node.config.reaper);
         let sampler = &mut round.outside.sampler;
-        let samples = sampler.look_at(&round.node, &leases, &neighbours, policy);
+        let samples = sampler.sample_again(&round.node, &leases, &neighbours, policy);
         let now = round.now();
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.take(now, samples, round.settings());

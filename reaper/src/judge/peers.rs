@@ -220,7 +220,7 @@ impl Peers {
     }
 
     /// Writes the counts of this node, rarely, because a thousand nodes do so.
-    pub fn tell(
+    pub fn write_counts(
         &mut self,
         mut count: LeaseCount,
         now: BootTime,
@@ -388,7 +388,7 @@ mod tests {
         let (_keep, mut one, mut two) = two();
         let count = |peers: &mut Peers, leases, stalled, second| {
             peers
-                .tell(
+                .write_counts(
                     LeaseCount::new(users(leases, stalled), None, &SystemClock),
                     at(second),
                     SECOND,
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(sum.opened(&SystemClock), None);
         let open = now.before(300 * SECOND);
         let count = LeaseCount::new(users(5, 0), Some(open), &SystemClock);
-        two.tell(count, at(12), SECOND).unwrap();
+        two.write_counts(count, at(12), SECOND).unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
             .unwrap()
@@ -425,7 +425,7 @@ mod tests {
         // A reboot of the node does not change it.
         let mut again = Peers::new(two.folder.as_deref(), "n2");
         again
-            .tell(
+            .write_counts(
                 LeaseCount::new(UserCounts::default(), None, &SystemClock),
                 at(1),
                 SECOND,

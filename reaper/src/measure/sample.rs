@@ -118,7 +118,7 @@ impl From<&Sample> for Point {
 
 /// The samples of all slices of a node.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct NodeSamples {
     pub samples: HashMap<SliceId, Sample>,
     /// Energy counters of the GPUs in millijoules, by UUID; of those that have one.
     pub energy: HashMap<String, u64>,
@@ -129,17 +129,17 @@ pub struct Look {
 pub trait Sampler {
     /// Samples active leases. `observe` waits while activity is measured, and returns whether the time was long
     /// enough; `policy` returns the policy of a lease.
-    fn look<'p>(
+    fn sample_all<'p>(
         &mut self,
         node: &Node,
         leases: &[&Lease],
         observe: &mut dyn FnMut() -> bool,
         policy: &dyn Fn(&Lease) -> &'p Policy,
-    ) -> Look;
+    ) -> NodeSamples;
 
     /// Samples the leases of one job again, in the shortest time in which activity can be measured; returns a sample
     /// of each, in order. `neighbours`: all leases on their GPUs.
-    fn look_at(
+    fn sample_again(
         &mut self,
         node: &Node,
         leases: &[&Lease],

@@ -13,7 +13,7 @@ use gpufrac_records::evidence::Source;
 use super::cpu::JobGroups;
 use super::observation::Observation;
 use super::owners::Owners;
-use super::sample::{Activity, Look, Sample, Sampler};
+use super::sample::{Activity, NodeSamples, Sample, Sampler};
 use super::view::{NoHistory, View, views};
 use crate::key::{Key, SliceId};
 use gpufrac_node::clock::{BootTime, Clock, SystemClock};
@@ -63,36 +63,36 @@ impl Telemetry {
 }
 
 impl Sampler for Telemetry {
-    fn look<'p>(
+    fn sample_all<'p>(
         &mut self,
         node: &Node,
         leases: &[&Lease],
         observe: &mut dyn FnMut() -> bool,
         policy: &dyn Fn(&Lease) -> &'p Policy,
-    ) -> Look {
-        let mut look = Look::default();
+    ) -> NodeSamples {
+        let mut found = NodeSamples::default();
         let keys: HashSet<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
         self.groups.retain(|key| keys.contains(key));
         self.seen.retain(|(key, _)| keys.contains(key));
         self.tenants = leases.iter().map(|lease| lease.user_id).collect();
         if leases.is_empty() {
             self.last = None;
-            return look;
+            return found;
         }
         let before = self.last;
         let interval = self.interval();
-        let views = views(node, leases, observe, interval, &mut look.errors);
+        let views = views(node, leases, observe, interval, &mut found.errors);
         let Some(views) = views else {
             // The driver's records since then were not read, so the next sample must begin there.
             self.last = before;
-            return look;
+            return found;
         };
         let energy = views
             .iter()
             .filter_map(|(gpu, view)| Some((gpu.clone(), view.energy_mj?)));
-        look.energy = energy.collect();
+        found.energy = energy.collect();
         let now = self.clock.now();
-        let dcgm = self.read_dcgm(now, &mut look.errors);
+        let dcgm = self.read_dcgm(now, &mut found.errors);
         let mut cores = Cores::new();
         for lease in leases {
             let gpu = &lease.slice.gpu_uuid;
@@ -107,16 +107,16 @@ impl Sampler for Telemetry {
             let id = SliceId::of(lease);
             let is_first = self.seen.insert((Key::of(lease), id));
             if !(is_first && compares_looks(&sample)) {
-                look.samples.insert(id, sample);
+                found.samples.insert(id, sample);
             }
         }
         // A process may end right after a sample. As samples overlap by up to a second, two of them report it then.
         let kept = node.config.reaper.interval * 2 + LARGEST_CLOCK_DRIFT * 2;
         self.owners.update(&views, now, kept);
-        look
+        found
     }
 
-    fn look_at(
+    fn sample_again(
         &mut self,
         node: &Node,
         leases: &[&Lease],

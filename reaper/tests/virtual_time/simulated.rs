@@ -28,7 +28,7 @@ use gpufrac_reaper::keep::shipping::ShippingError;
 use gpufrac_reaper::keep::state::{Memory, State, UnusableState};
 use gpufrac_reaper::keep::status::{Board, StatusError};
 use gpufrac_reaper::key::{Key, SliceId};
-use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler};
+use gpufrac_reaper::measure::sample::{Activity, NodeSamples, Sample, Sampler};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
 use gpufrac_records::evidence::{Record, Source};
@@ -135,16 +135,16 @@ fn sample(
 }
 
 impl Sampler for Simulated {
-    fn look<'p>(
+    fn sample_all<'p>(
         &mut self,
         _: &Node,
         leases: &[&Lease],
         observe: &mut dyn FnMut() -> bool,
         policy: &dyn Fn(&Lease) -> &'p Policy,
-    ) -> Look {
-        let mut look = Look::default();
+    ) -> NodeSamples {
+        let mut found = NodeSamples::default();
         if leases.is_empty() {
-            return look;
+            return found;
         }
         let (from, has_driver) = {
             let mut world = self.0.borrow_mut();
@@ -152,15 +152,15 @@ impl Sampler for Simulated {
             (world.now, !world.has(Fault::Driver))
         };
         if has_driver && !observe() {
-            return look;
+            return found;
         }
         let mut world = self.0.borrow_mut();
         let to = world.now;
         if !has_driver {
-            look.errors.push("the driver does not answer".to_owned());
+            found.errors.push("the driver does not answer".to_owned());
         }
         if world.has(Fault::NoSamples) {
-            return look;
+            return found;
         }
         for lease in leases {
             let sample = if has_driver {
@@ -168,12 +168,12 @@ impl Sampler for Simulated {
             } else {
                 Sample::missing("the driver does not answer")
             };
-            look.samples.insert(SliceId::of(lease), sample);
+            found.samples.insert(SliceId::of(lease), sample);
         }
-        look
+        found
     }
 
-    fn look_at(
+    fn sample_again(
         &mut self,
         _: &Node,
         leases: &[&Lease],

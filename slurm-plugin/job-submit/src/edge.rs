@@ -16,7 +16,7 @@ use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
 use crate::error::SubmitError;
-use crate::job_environment::Word;
+use crate::job_environment::DecisionWithSum;
 use crate::texts::Texts;
 use crate::{job_environment, limits, login_environment, settings, share};
 
@@ -178,15 +178,15 @@ fn guarded(
     })
 }
 
-fn give(answer: NoteOrRefusal, tell: impl FnOnce(&str)) -> c_int {
+fn give(answer: NoteOrRefusal, show: impl FnOnce(&str)) -> c_int {
     match answer {
         Ok(None) => SUCCESS,
         Ok(Some(note)) => {
-            tell(&note);
+            show(&note);
             SUCCESS
         }
         Err(refusal) => {
-            tell(&refusal);
+            show(&refusal);
             REFUSED
         }
     }
@@ -241,7 +241,7 @@ unsafe fn handle(
         _ => Verdict::Untouched,
     };
 
-    let (word, note) = match verdict {
+    let (decision, note) = match verdict {
         Verdict::Untouched => (None, without_effect(asked, request.burst)),
         Verdict::Rewritten {
             text,
@@ -278,7 +278,7 @@ unsafe fn handle(
         Some(_) => Login::Loaded,
     };
     // SAFETY: by the contract of this function.
-    unsafe { mark(job, environment, word.as_ref(), login == Login::Loaded) };
+    unsafe { mark(job, environment, decision.as_ref(), login == Login::Loaded) };
     Ok(match (note, login) {
         (Some(note), Login::Withdrawn) => Some(format!("{note}\n{}", login_environment::NOTE)),
         (None, Login::Withdrawn) => Some(login_environment::NOTE.to_owned()),
@@ -311,16 +311,16 @@ enum Login {
 unsafe fn mark(
     job: &mut raw::job_desc_msg_t,
     environment: Vec<String>,
-    word: Option<&Word>,
+    decision: Option<&DecisionWithSum>,
     login: bool,
 ) {
     let forged = environment
         .iter()
         .any(|variable| job_environment::is_own(variable));
-    if !forged && !login && word.is_none() {
+    if !forged && !login && decision.is_none() {
         return;
     }
-    let environment = job_environment::rewritten(environment, word, login);
+    let environment = job_environment::rewritten(environment, decision, login);
     // SAFETY: by the contract of this function.
     unsafe {
         memory::replace_list(

@@ -12,17 +12,21 @@ const OWN: &[u8] = b"GPUFRAC";
 const SPANK_PREFIX: &[u8] = b"SPANK_";
 
 /// The decision of job_submit about a job, with the checksum of its pools.
-pub type Word = (Entry, PoolsSum);
+pub type DecisionWithSum = (Entry, PoolsSum);
 
 /// The environment for the node: without variables that look like gpufrac's, then with the entry and the checksum of
 /// its pools; if the job has its login environment loaded outside of its control groups, with the variable that says
 /// so.
-pub fn rewritten(environment: Vec<String>, word: Option<&Word>, login: bool) -> Vec<String> {
+pub fn rewritten(
+    environment: Vec<String>,
+    decision: Option<&DecisionWithSum>,
+    login: bool,
+) -> Vec<String> {
     let mut kept: Vec<String> = environment
         .into_iter()
         .filter(|variable| !is_own(variable))
         .collect();
-    if let Some((entry, pools)) = word {
+    if let Some((entry, pools)) = decision {
         kept.push(format!("{ENV_NAME}={entry}"));
         kept.push(format!("{POOLS_NAME}={pools}"));
     }

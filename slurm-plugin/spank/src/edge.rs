@@ -386,7 +386,7 @@ fn give_back(spank: Spank, unfit: Unfit) {
     let (Some(step), Some(job_id)) = (spank.step(), spank.job_id()) else {
         return;
     };
-    let tell = |client: &Client| {
+    let requeue = |client: &Client| {
         let job = client.known_job(job_id)?;
         // A comment of the prolog about this run stays; a prolog removes the comment of an earlier run.
         let is_said = is_explained(&job);
@@ -403,7 +403,7 @@ fn give_back(spank: Spank, unfit: Unfit) {
         let hold = !unfit.passes() || is_said;
         client.requeue(&job, hold).map(|()| true)
     };
-    match Client::of_host().and_then(|client| tell(&client)) {
+    match Client::of_host().and_then(|client| requeue(&client)) {
         // The job is requeued, because its slice is missing. Cure: Nothing.
         Ok(true) => log::info(&format!("gpufrac: job {job_id}: requeued")),
         Ok(false) => {}

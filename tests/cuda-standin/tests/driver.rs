@@ -46,7 +46,7 @@ fn a_client_sees_and_uses_its_own_instance() {
     let (_, uuid) = instance(&world, "1g.10gb");
     instance(&world, "2g.20gb");
     let mut client = world.client(&Setting::on(&uuid));
-    let seen = client.look().unwrap();
+    let seen = client.list_devices().unwrap();
     let device = &seen.devices[0];
     assert_eq!((seen.devices.len(), device.uuid.as_str()), (1, &*uuid));
     assert_eq!((device.multiprocessors, device.compute_mode), (16, 0));
@@ -148,7 +148,10 @@ fn a_client_that_ends_or_is_silent_is_said_to() {
     let world = World::new("T4-16");
     let mut client = world.client(&Setting::on(&world.gpu()));
     client.kill();
-    assert_eq!(client.look(), Err(Failure::Ended("signal 9".into())));
+    assert_eq!(
+        client.list_devices(),
+        Err(Failure::Ended("signal 9".into()))
+    );
 
     let mut client = world.client(&Setting::on(&world.gpu()));
     client.limit = Duration::ZERO;
@@ -239,7 +242,10 @@ fn a_fenced_client_opens_its_own_instance_and_no_other() {
         outside.begin().unwrap();
         client.pid()
     };
-    let refused = world.client(&fenced(&other_uuid)).look().unwrap_err();
+    let refused = world
+        .client(&fenced(&other_uuid))
+        .list_devices()
+        .unwrap_err();
     assert_eq!(refused.code(), Some(100));
     for hierarchy in ["devices", "unified", "."] {
         let group = format!("/sys/fs/cgroup/{hierarchy}/gpufrac-prove-{pid}_slurmstepd.scope");

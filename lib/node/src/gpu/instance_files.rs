@@ -79,7 +79,7 @@ impl<'a> InstanceFiles<'a> {
             what: "DeviceFileMinor".into(),
         })?;
         if mark_in(&text).is_none() {
-            dir.tell("access", &format!("DeviceFileModify: {mark}\n"))?;
+            dir.write_command("access", &format!("DeviceFileModify: {mark}\n"))?;
         }
         Ok(minor)
     }

@@ -155,7 +155,7 @@ impl Family<'_> {
     /// Kills all processes and waits until they end; returns those that remain.
     pub fn kill(&self, limit: Duration) -> Left {
         let sessions = RefCell::new(Vec::new());
-        let look = || self.members_in(&mut sessions.borrow_mut());
+        let members = || self.members_in(&mut sessions.borrow_mut());
         let still = |process: &MpsProcess| match process.role {
             Role::UsersServer => {
                 let session = Stat::of(process.pid).map(|stat| stat.session);
@@ -166,23 +166,23 @@ impl Family<'_> {
             }
             Role::Control | Role::Server => self.of_root(process.pid).is_some(),
         };
-        kill_all(limit, look, |process| {
+        kill_all(limit, members, |process| {
             signal(process.pid, |_| still(process));
         })
     }
 }
 
-/// Kills the processes that `look` finds until it finds none twice: a reading of /proc can miss a process that has
+/// Kills the processes that `find` finds until it finds none twice: a reading of /proc can miss a process that has
 /// just started with a lower pid, or that is between two programs and has no environment.
 fn kill_all(
     limit: Duration,
-    mut look: impl FnMut() -> Vec<MpsProcess>,
+    mut find: impl FnMut() -> Vec<MpsProcess>,
     kill: impl Fn(&MpsProcess),
 ) -> Left {
     let start = Instant::now();
     let mut empty_looks = 0;
     loop {
-        let mut found = look();
+        let mut found = find();
         let is_users = |process: &&MpsProcess| process.role == Role::UsersServer;
         let of_user = found.iter().filter(is_users).count();
         let limit = if of_user == found.len() { USERS_LIMIT } else { limit };

@@ -232,7 +232,7 @@ fn deny(group: &Path, record: &NodeRecord, until: Instant) -> Result<(), DenyErr
             return Err(DenyError::TooLong);
         }
         // The kernel accepts one rule for each write.
-        folder.tell("devices.deny", &rule.to_string())?;
+        folder.write_command("devices.deny", &rule.to_string())?;
     }
     Ok(())
 }

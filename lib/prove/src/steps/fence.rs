@@ -130,7 +130,7 @@ fn through_cuda(work: &Work<'_, '_>, setting: &Setting, other: &str) -> Result<(
     let setting = setting.clone().with("CUDA_VISIBLE_DEVICES", other);
     let mut client = Client::start(&work.program.client, &setting)?;
     let question = "CUDA gives a fenced process no other instance";
-    match client.look() {
+    match client.list_devices() {
         Ok(seen) if seen.devices.is_empty() => work.check(question, "", "none", "none"),
         Ok(seen) => {
             let uuids: Vec<&str> = seen.devices.iter().map(|it| it.uuid.as_str()).collect();

@@ -27,7 +27,7 @@ pub fn files(work: &Work<'_, '_>) -> Result<(), Stop> {
     let Some(made) = work.make_smallest()? else {
         return Ok(());
     };
-    let found = look(work, &made);
+    let found = check_device_node(work, &made);
     let removed = work.remove(&made).and_then(|()| without_mark(work, &made));
     let restored = remains::restore_nodes(&work.driver_root, &work.nodes_before());
     found?;
@@ -61,7 +61,7 @@ fn without_mark(work: &Work<'_, '_>, before: &Made<'_>) -> Result<(), Stop> {
     work.remove(&again)
 }
 
-fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
+fn check_device_node(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     let (gpu, caps) = (work.gpu.minor, &work.caps);
     let Some(declared) = caps.declared(gpu, made.gi_id, None) else {
         work.not_measured(
@@ -95,7 +95,7 @@ fn look(work: &Work<'_, '_>, made: &Made<'_>) -> Result<(), Stop> {
     }
     let folder = RootDir::open(&caps.folder_of(gpu, made.gi_id, None)).map_err(failed)?;
     let line = format!("DeviceFileModify: {MARK}\n");
-    folder.tell("access", &line).map_err(failed)?;
+    folder.write_command("access", &line).map_err(failed)?;
     work.check(
         "the driver keeps a mark on a capability",
         "",

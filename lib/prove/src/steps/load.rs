@@ -33,7 +33,7 @@ pub fn load(work: &Work<'_, '_>) -> Result<(), Stop> {
     }
     listed(work, &compute, "no process on an idle instance", None)?;
     let client = match Client::start(&work.program.client, &Setting::on(&compute.uuid)) {
-        Ok(mut client) => client.look().map(|seen| (client, seen)),
+        Ok(mut client) => client.list_devices().map(|seen| (client, seen)),
         Err(failure) => Err(failure),
     };
     match client {

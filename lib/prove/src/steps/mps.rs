@@ -26,7 +26,7 @@ pub fn mps(work: &Work<'_, '_>, settings: &Settings) -> Result<Option<Record>, S
     let on_instance = made.as_ref().and_then(|made| made.compute.as_ref());
     let device = on_instance.map_or(work.gpu.uuid.clone(), |it| it.uuid.clone());
     let client = Client::start(&work.program.client, &Setting::on(&device));
-    let measured = match client.and_then(|mut client| client.look()) {
+    let measured = match client.and_then(|mut client| client.list_devices()) {
         Err(failure) => {
             record.not_measured(all, failure);
             None

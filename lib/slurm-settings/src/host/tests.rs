@@ -53,7 +53,7 @@ impl World {
         assert!(built.status().unwrap().success());
     }
 
-    fn look(&self, slurm_conf: &str, is_node: bool) -> Vec<Trouble> {
+    fn inspect(&self, slurm_conf: &str, is_node: bool) -> Vec<Trouble> {
         let role = Role {
             is_node,
             has_commands: has_commands(),
@@ -100,7 +100,7 @@ fn plugins_that_slurm_cannot_load_are_named() {
     let names = "JobSubmitPlugins=lua,job_submit/gpufrac\n";
     world.plugin("lib/hash_k12.so", 0x18_0b_05);
     world.put("etc/plugstack.conf", "required spank_gpufrac.so\n", 0o644);
-    let found = world.look(names, true);
+    let found = world.inspect(names, true);
     assert!(
         matches!(
             wrong(&found)[..],
@@ -112,7 +112,7 @@ fn plugins_that_slurm_cannot_load_are_named() {
     // Another micro release is the same series.
     world.plugin("lib/job_submit_gpufrac.so", 0x18_0b_01);
     world.plugin("lib/spank_gpufrac.so", 0x16_05_08);
-    let found = world.look(names, true);
+    let found = world.inspect(names, true);
     let Wrong::OtherSeries { built_for, host } = wrong(&found)[0] else {
         panic!("{found:#?}");
     };
@@ -122,12 +122,12 @@ fn plugins_that_slurm_cannot_load_are_named() {
     );
     assert_eq!(found.len(), 1);
     world.put("lib/spank_gpufrac.so", "half of", 0o644);
-    assert_eq!(wrong(&world.look(names, true)), [&Wrong::IsNoPlugin]);
+    assert_eq!(wrong(&world.inspect(names, true)), [&Wrong::IsNoPlugin]);
     world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
-    assert_eq!(world.look(names, true), []);
+    assert_eq!(world.inspect(names, true), []);
     // A user could replace the plugin.
     chown(world.path("lib"), Some(65534), None).unwrap();
-    let found = world.look(names, true);
+    let found = world.inspect(names, true);
     assert_eq!(found.len(), 2, "{found:#?}");
     let Wrong::Untrusted {
         at, is_slurm_user, ..
@@ -136,7 +136,7 @@ fn plugins_that_slurm_cannot_load_are_named() {
         panic!("{found:#?}");
     };
     assert_eq!((at.clone(), *is_slurm_user), (world.path("lib"), false));
-    let found = world.look(&format!("SlurmUser=nobody\n{names}"), true);
+    let found = world.inspect(&format!("SlurmUser=nobody\n{names}"), true);
     assert!(
         found
             .iter()
@@ -151,31 +151,31 @@ fn programs_that_slurmd_cannot_run_are_named_on_nodes() {
     let hook = world.path("prolog.sh").display().to_string();
     let ours = world.path("sbin/gpufrac-prolog").display().to_string();
     let named = format!("Prolog={hook}\n");
-    assert_eq!(world.look(&named, false), []);
-    assert_eq!(wrong(&world.look(&named, true)), [&Wrong::NoProgram]);
+    assert_eq!(world.inspect(&named, false), []);
+    assert_eq!(wrong(&world.inspect(&named, true)), [&Wrong::NoProgram]);
     let pattern = world.path("prolog.d/*").display().to_string();
-    let found = world.look(&format!("Prolog={pattern}\n"), true);
+    let found = world.inspect(&format!("Prolog={pattern}\n"), true);
     assert_eq!(wrong(&found), [&Wrong::NoFiles("gpufrac-prolog")]);
     world.put(
         "prolog.sh",
         &format!("#!/bin/sh\n{ours} || exit $?\ntrue\n"),
         0o644,
     );
-    let found = world.look(&named, true);
+    let found = world.inspect(&named, true);
     assert_eq!(wrong(&found), [&Wrong::NotExecutable, &Wrong::NoProgram]);
     assert_eq!(found[1].path, world.path("sbin/gpufrac-prolog"));
     world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
     world.put("prolog.sh", &format!("#!/bin/sh\n{ours}\ntrue\n"), 0o755);
     let lost = Wrong::StatusLost("gpufrac-prolog", 3);
-    assert_eq!(wrong(&world.look(&named, true)), [&lost]);
+    assert_eq!(wrong(&world.inspect(&named, true)), [&lost]);
     world.put(
         "prolog.sh",
         &format!("#!/bin/sh\n{ours} || exit $?\ntrue\n"),
         0o755,
     );
-    assert_eq!(world.look(&named, true), []);
+    assert_eq!(world.inspect(&named, true), []);
     fs::set_permissions(world.path("sbin"), fs::Permissions::from_mode(0o777)).unwrap();
-    let found = world.look(&named, true);
+    let found = world.inspect(&named, true);
     assert!(
         matches!(wrong(&found)[..], [Wrong::Untrusted { .. }]),
         "{found:#?}"
@@ -189,7 +189,10 @@ fn programs_that_slurmd_cannot_run_are_named_on_nodes() {
         0o755,
     );
     let pattern = format!("Prolog={}/*\n", world.path("prolog.d").display());
-    assert_eq!(wrong(&world.look(&pattern, true)), [&Wrong::NotExecutable]);
+    assert_eq!(
+        wrong(&world.inspect(&pattern, true)),
+        [&Wrong::NotExecutable]
+    );
 }
 
 #[test]
@@ -325,7 +328,7 @@ fn programs_that_the_kernel_does_not_start_are_named() {
     ];
     for (text, expected) in cases {
         world.put("prolog.sh", &text, 0o755);
-        let found = world.look(&named, true);
+        let found = world.inspect(&named, true);
         let of_start = found.iter().find_map(|trouble| match &trouble.wrong {
             Wrong::NoStart(why) => Some(why.clone()),
             _ => None,
@@ -335,10 +338,10 @@ fn programs_that_the_kernel_does_not_start_are_named() {
     world.put("prolog.sh", &format!("#!/bin/sh\n{call}"), 0o755);
     // Half of a program, as a full disk leaves it.
     world.put("sbin/gpufrac-prolog", "", 0o755);
-    let found = world.look(&named, true);
+    let found = world.inspect(&named, true);
     assert_eq!(wrong(&found), [&Wrong::NoStart(NoStart::NoShebang)]);
     let folder = format!("Prolog={}\n", world.path("sbin").display());
-    let found = world.look(&folder, true);
+    let found = world.inspect(&folder, true);
     assert_eq!(wrong(&found), [&Wrong::NoStart(NoStart::NoFile)]);
 }
 
@@ -361,7 +364,7 @@ fn programs_and_plugins_of_another_build_are_named() {
         let mut writer = std::process::Command::new("sh");
         let wrote = writer.args(["-c", write]).arg(&ours).arg(&text).status();
         assert!(wrote.unwrap().success());
-        world.look(&named, true)
+        world.inspect(&named, true)
     };
     assert_eq!(program(BUILD), []);
     let other = Wrong::OtherBuild("0.0.9".to_owned());
@@ -371,7 +374,7 @@ fn programs_and_plugins_of_another_build_are_named() {
         "lib/spank_gpufrac.so",
         "const char gpufrac_build[] = \"0.0.9\";\nconst unsigned int plugin_version = 0x180b05;\n",
     );
-    let found = world.look(&named, true);
+    let found = world.inspect(&named, true);
     assert_eq!(wrong(&found), [&other]);
     assert_eq!(found[0].finding().severity, Severity::Warning);
 }
@@ -442,13 +445,13 @@ fn a_program_behind_scripts_of_the_site_is_found() {
     ] {
         world.put("prolog.sh", &format!("#!/bin/sh\n{code}"), 0o755);
         let unsure = Wrong::StatusUnsure("gpufrac-prolog", 1);
-        assert_eq!(wrong(&world.look(&named, true)), [&unsure], "{code}");
+        assert_eq!(wrong(&world.inspect(&named, true)), [&unsure], "{code}");
         let settings = world.settings(&named);
         let scripts = scripts::scripts(&settings);
         assert_eq!(scripts[0].names_ours, Some(true), "{code}");
     }
     world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
-    assert_eq!(world.look(&named, true), []);
+    assert_eq!(world.inspect(&named, true), []);
     // A file that a user can write is not opened, wherever it leads.
     let theirs = world.path("theirs");
     fs::create_dir(&theirs).unwrap();
@@ -456,7 +459,7 @@ fn a_program_behind_scripts_of_the_site_is_found() {
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777)).unwrap();
     let code = format!("#!/bin/sh\ncd {} || exit 1\n", theirs.display());
     world.put("prolog.sh", &code, 0o755);
-    assert_eq!(world.look(&named, true), []);
+    assert_eq!(world.inspect(&named, true), []);
     world.put("prolog.sh", "#!/bin/sh\n/bin/true || exit 1\n", 0o755);
     assert_eq!(
         scripts::scripts(&world.settings(&named))[0].names_ours,
@@ -487,7 +490,7 @@ fn scripts_that_harm_other_jobs_are_named() {
         call("task")
     );
     script("task", "echo export A=1");
-    assert_eq!(world.look(&names, true), []);
+    assert_eq!(world.inspect(&names, true), []);
 
     script(
         "prolog.d/60-jobstats",
@@ -502,7 +505,7 @@ fn scripts_that_harm_other_jobs_are_named() {
         "nvidia-smi -q >/dev/null\nfuser -k /dev/nvidia*",
     );
     script("task", "kill -9 $(lsof -t /dev/nvidia0)");
-    let found = world.look(&names, true);
+    let found = world.inspect(&names, true);
     let found: Vec<(&Path, &Wrong)> = found.iter().map(|it| (&*it.path, &it.wrong)).collect();
     let [jobstats, clean, task] =
         ["prolog.d/60-jobstats", "lib/clean.sh", "task"].map(|name| world.path(name));
@@ -515,11 +518,11 @@ fn scripts_that_harm_other_jobs_are_named() {
         ]
     );
     // A host without pools, and a file that a user can write.
-    assert_eq!(world.look(&names, false), []);
+    assert_eq!(world.inspect(&names, false), []);
     for path in [jobstats, clean, task] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
-    let found = world.look(&names, true);
+    let found = world.inspect(&names, true);
     let is_harm = |it: &&Wrong| matches!(it, Wrong::Credits(_) | Wrong::EndsAll(_));
     assert_eq!(wrong(&found).iter().find(|it| is_harm(it)), None);
 }

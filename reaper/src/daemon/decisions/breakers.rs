@@ -27,7 +27,7 @@ impl Decisions {
         let interval = round.interval();
         let clock = round.outside.clock.as_ref();
         let own = LeaseCount::new(users.clone(), self.breakers.last.cluster, clock);
-        let told = round.peers.tell(own, now, interval);
+        let told = round.peers.write_counts(own, now, interval);
         round.report(topic::SHARED, told);
         // The counts of all nodes are read only if an action is due.
         let cluster = if acts || self.breakers.cluster {

@@ -11,7 +11,7 @@ use gpufrac_core::layout::{MenuEntry, Occupied};
 use gpufrac_core::lease::{Held, Lease, LeaseState};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, Session};
-use place::Look;
+use place::InstanceQuery;
 
 use super::error::CarveError;
 use crate::gpu::holders::HeldCaps;
@@ -193,11 +193,11 @@ impl Attempt<'_> {
         cut: &Cut,
         avoided: &[Occupied],
     ) -> Result<Lease, CarveError> {
-        match self.slice_by(locked, cut, avoided, Look::Ids) {
+        match self.slice_by(locked, cut, avoided, InstanceQuery::Ids) {
             // MIG was switched off, or the place has an instance that was not seen.
             Err(error) if make::is_refused(&error) => {
                 check_mode(&locked.gpu)?;
-                self.slice_by(locked, cut, avoided, Look::Places)
+                self.slice_by(locked, cut, avoided, InstanceQuery::Places)
             }
             other => other,
         }
@@ -208,11 +208,11 @@ impl Attempt<'_> {
         locked: &mut LockedGpu<'_>,
         cut: &Cut,
         avoided: &[Occupied],
-        look: Look,
+        query: InstanceQuery,
     ) -> Result<Lease, CarveError> {
         let (slice, kept) = match cut {
             Cut::Instances { geometry, held } => {
-                self.instance_slice(locked, geometry, held, avoided, look)?
+                self.instance_slice(locked, geometry, held, avoided, query)?
             }
             Cut::Bare => (self.bare_slice(locked)?, None),
             Cut::Shares {

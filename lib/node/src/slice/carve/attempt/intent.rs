@@ -9,7 +9,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::Gpu;
 
 use super::Attempt;
-use super::place::{ChosenPlace, Look};
+use super::place::{ChosenPlace, InstanceQuery};
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::node::{now_boot_ms, now_unix};
@@ -25,7 +25,7 @@ impl Attempt<'_> {
         geometry: &Geometry,
         held: &HeldCaps,
         avoided: &[Occupied],
-        look: Look,
+        query: InstanceQuery,
     ) -> Result<(Slice, Option<Lease>), CarveError> {
         let shared = self.device.pool.mechanism == Mechanism::MigMps;
         if self.device.pool.switches_mig() {
@@ -43,7 +43,7 @@ impl Attempt<'_> {
             Some(mig) => mig,
             None => {
                 let ChosenPlace { candidate, kept } =
-                    self.candidate(locked, geometry, held, avoided, look)?;
+                    self.candidate(locked, geometry, held, avoided, query)?;
                 let instance = kept
                     .as_ref()
                     .and_then(|kept| kept.slice.instance())

@@ -113,11 +113,11 @@ impl Attempt<'_> {
         geometry: &Geometry,
         held: &HeldCaps,
         avoided: &[Occupied],
-        look: Look,
+        query: InstanceQuery,
     ) -> Result<ChosenPlace, CarveError> {
         let layout = &self.device.pool.layout;
         let (side, units) = (self.device.side, self.menu.units);
-        let mut view = self.view(locked, geometry, avoided, look)?;
+        let mut view = self.view(locked, geometry, avoided, query)?;
         let mut may_evict = avoided.is_empty();
         loop {
             if let Some(candidate) = layout.place(side, units, &view.occupied) {
@@ -139,7 +139,7 @@ impl Attempt<'_> {
                 });
             }
             may_evict = false;
-            view = self.view(locked, geometry, avoided, look)?;
+            view = self.view(locked, geometry, avoided, query)?;
         }
     }
 
@@ -233,12 +233,12 @@ impl Attempt<'_> {
         locked: &LockedGpu<'_>,
         geometry: &Geometry,
         avoided: &[Occupied],
-        look: Look,
+        query: InstanceQuery,
     ) -> Result<View, CarveError> {
         let mut occupied = avoided.to_vec();
         let mut standing = Vec::new();
         let leases = locked.leases()?;
-        let instances = if look == Look::Ids && self.are_all_leased(locked, &leases) {
+        let instances = if query == InstanceQuery::Ids && self.are_all_leased(locked, &leases) {
             Vec::new()
         } else {
             locked.gpu.instances(geometry)?
@@ -308,7 +308,7 @@ impl Attempt<'_> {
 
 /// How the driver is asked for the instances on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum InstanceQuery {
     /// By the folders of instances in /proc; by NVML only if an instance has no lease. /proc needs no call of NVML,
     /// where one is needed for each profile and each instance.
     Ids,
