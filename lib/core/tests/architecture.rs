@@ -31,7 +31,7 @@ fn packages() -> Vec<String> {
 }
 
 /// A row of the table in ARCHITECTURE.md.
-struct Row {
+struct PackageRow {
     package: String,
     lines: usize,
     /// The reason for unsafe code; empty if the package has none.
@@ -40,7 +40,7 @@ struct Row {
 }
 
 /// The rows of the table, in order.
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<PackageRow> {
     let page = read(&root().join("ARCHITECTURE.md"));
     let (_, section) = page.split_once(SECTION).expect("the section is there");
     let section = section.split("\n#").next().unwrap();
@@ -51,7 +51,7 @@ fn rows() -> Vec<Row> {
             panic!("{row}");
         };
         let names = used_by.split(", ").filter(|name| !name.is_empty());
-        Row {
+        PackageRow {
             package: package.trim_matches('`').to_owned(),
             lines: lines.parse().unwrap_or_else(|_| panic!("{row}")),
             why_unsafe: why_unsafe.to_owned(),

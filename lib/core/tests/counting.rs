@@ -16,7 +16,7 @@ struct Job {
 }
 
 /// Slurm's counts, and the instances on the GPU.
-struct Gpu<'a> {
+struct CountedGpu<'a> {
     geometry: &'a Geometry,
     owners: Vec<Option<u64>>,
     free_units: Vec<u32>,
@@ -24,9 +24,9 @@ struct Gpu<'a> {
     next: u64,
 }
 
-impl<'a> Gpu<'a> {
+impl<'a> CountedGpu<'a> {
     fn new(geometry: &'a Geometry, layout: &Layout) -> Self {
-        Gpu {
+        CountedGpu {
             geometry,
             owners: vec![None; geometry.memory_slices.into()],
             free_units: vec![layout.capacity.0; layout.sides.len()],
@@ -154,7 +154,7 @@ fn a_million_events_are_all_placed() {
         for (kind, equal, piece) in kinds {
             let menu: Vec<Fraction> = piece.iter().map(|size| size.parse().unwrap()).collect();
             let layout = Layout::solve(&geometry, kind, &menu, equal).unwrap();
-            let mut gpu = Gpu::new(&geometry, &layout);
+            let mut gpu = CountedGpu::new(&geometry, &layout);
             let mut done = 0;
             while done < share {
                 // Periods of many and of few arrivals, so that nearly full and nearly empty GPUs occur.
@@ -189,7 +189,7 @@ fn the_simulator_finds_a_wrong_price() {
     let layout = Layout::solve(&geometry, LayoutKind::Halves, &[], false).unwrap();
     let mut dice = Dice::new(test_seed::seed());
     let mut stuck = false;
-    let mut gpu = Gpu::new(&geometry, &layout);
+    let mut gpu = CountedGpu::new(&geometry, &layout);
     for _ in 0..10_000 {
         let device = dice.below(2);
         let entry = &layout.menu[dice.below(3)];

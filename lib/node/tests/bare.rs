@@ -346,13 +346,13 @@ fn a_reboot_loses_the_mode_and_nothing_else() {
     reboot(&world);
     fs::remove_dir_all(world.root().join("run")).unwrap();
     world.setup().ok().says("switched MIG on for GPU 0");
-    world.look().ok();
+    world.run_check().ok();
     world.prolog(whole(2)).ok();
     world.check(&[]);
     // A later one leaves a job its mode, and the record has all.
     let before = switches(&world);
     world.setup().ok();
-    world.look().ok();
+    world.run_check().ok();
     assert_eq!(switches(&world), before);
     world.check(&[]);
     world.epilog(whole(2)).ok();
@@ -395,7 +395,7 @@ fn models_that_need_a_reset_are_refused_and_left_alone() {
             .says("only by a reset")
             .says("whole = \\\"mig\\\"");
         assert_eq!(ended.code, Some(1));
-        assert_eq!(world.look().says("only by a reset").code, Some(1));
+        assert_eq!(world.run_check().says("only by a reset").code, Some(1));
         world.count_calls();
         let ended = world.prolog(whole(1)).says("hint: write whole = \"mig\"");
         assert_eq!(ended.code, Some(1));

@@ -101,7 +101,7 @@ fn served(world: &World, pipe: &Path, program: &Program) -> (i32, UnixStream) {
     writeln!(stream, "connect {}", program.pid()).unwrap();
     let mut answer = String::new();
     BufReader::new(&stream).read_line(&mut answer).unwrap();
-    let list = world.tell(pipe, "get_server_list");
+    let list = world.mps_control(pipe, "get_server_list");
     let server = list.trim().parse().expect(&answer);
     (server, stream)
 }
@@ -181,7 +181,7 @@ fn all_clients_of_a_job_cost_one_silence() {
     let pipe = world.pipe(one);
     let server = world.start_server(&pipe);
     for client in clients.iter().chain([&other]) {
-        world.tell(&pipe, &format!("standin client {server} {}", client.pid()));
+        world.mps_control(&pipe, &format!("standin client {server} {}", client.pid()));
     }
     world.standin_options(r#"{"hang": ["terminate_client"]}"#);
     world.forget_commands();
@@ -244,7 +244,7 @@ fn logs_of_clients_fill_no_file_system() {
     eventually(|| size() + 4096 > space);
     assert!(size() <= space);
     // It continues without a log until a job starts.
-    assert_eq!(world.tell(&pipe, "get_server_list"), "");
+    assert_eq!(world.mps_control(&pipe, "get_server_list"), "");
     world.prolog(two).ok();
     assert_eq!(world.daemon(two), daemon);
     assert!(size() < 1 << 20);

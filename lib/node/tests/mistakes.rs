@@ -427,28 +427,34 @@ fn a_gpu_that_needs_a_reset_is_an_admins() {
 #[test]
 fn check_names_locks_and_records_that_others_could_change() {
     let world = ready();
-    world.look().ok();
+    world.run_check().ok();
     let mode = |path: &str, mode| {
         let mode = fs::Permissions::from_mode(mode);
         fs::set_permissions(world.root().join(path), mode).unwrap();
     };
     mode("run/locks", 0o755);
-    let said = world.look().says("run/locks").says("chmod 700");
+    let said = world.run_check().says("run/locks").says("chmod 700");
     assert_eq!(said.code, Some(1));
     mode("run/locks", 0o700);
     let one = job(1, 0, 25);
     world.slurm_knows(one);
     world.prolog(one).ok();
     world.epilog(one).ok();
-    world.look().ok();
+    world.run_check().ok();
     mode("state/usage.jsonl", 0o666);
-    let said = world.look().says("state/usage.jsonl").says("chmod go-w");
+    let said = world
+        .run_check()
+        .says("state/usage.jsonl")
+        .says("chmod go-w");
     assert_eq!(said.code, Some(1));
     mode("state/usage.jsonl", 0o644);
     mode("state", 0o777);
-    assert_eq!(world.look().says("state").says("chmod go-w").code, Some(1));
+    assert_eq!(
+        world.run_check().says("state").says("chmod go-w").code,
+        Some(1)
+    );
     fs::remove_dir_all(world.root().join("state")).unwrap();
-    world.look().ok();
+    world.run_check().ok();
 }
 
 /// Promise (admins): `gpufrac check` names an instance that was destroyed under its job, and a compute mode in which
@@ -462,7 +468,7 @@ fn check_names_an_instance_that_was_destroyed_under_its_job() {
         world.slurm_knows(job);
         world.prolog(job).ok();
     }
-    world.look().ok();
+    world.run_check().ok();
     let leases = world.leases();
     let lost = leases
         .iter()
@@ -471,12 +477,12 @@ fn check_names_an_instance_that_was_destroyed_under_its_job() {
     let gi_id = lost.slice.mig().unwrap().instance.as_ref().unwrap().gi_id;
     world.on_gpu(|gpu| gpu.instances.retain(|instance| instance.id != gi_id));
     let said = world
-        .look()
+        .run_check()
         .says("job 1: its MIG instance on GPU 0 2g.20gb at")
         .says("`scontrol requeue 1`");
     assert_eq!(said.code, Some(1));
     assert!(!said.stderr.contains("job 2"), "{}", said.stderr);
     // The way out.
     world.epilog(one).ok();
-    world.look().ok();
+    world.run_check().ok();
 }

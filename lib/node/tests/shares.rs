@@ -54,7 +54,7 @@ fn impostor(user: u32, pipe: &Path, program: &Path) -> Program {
 fn serve(world: &World, pipe: &Path, clients: &[i32]) -> i32 {
     let server = world.start_server(pipe);
     for client in clients {
-        world.tell(pipe, &format!("standin client {server} {client}"));
+        world.mps_control(pipe, &format!("standin client {server} {client}"));
     }
     server
 }
@@ -67,7 +67,7 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
     let world = ready(Kind::MpsShared, Control::Real);
     let jobs = [job(1, 0, 20), job(2, 0, 45), job(3, 0, 30), job(4, 1, 10)];
     let mut said = Vec::new();
-    let mut look = || {
+    let mut check = || {
         world.check(&[]);
         if let Some(first) = world
             .leases()
@@ -75,13 +75,13 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
             .find(|l| l.slice.device_index == DeviceIndex(0))
         {
             let pipe = first.slice.mps().unwrap().pipe();
-            let text = world.tell(pipe.as_ref(), "get_default_active_thread_percentage");
+            let text = world.mps_control(pipe.as_ref(), "get_default_active_thread_percentage");
             said.push(text.trim().to_owned());
         }
     };
     for one in jobs {
         world.prolog(one).ok();
-        look();
+        check();
     }
     let daemon = world.daemon(jobs[0]);
     assert_eq!(daemon, world.daemon(jobs[1]));
@@ -90,7 +90,7 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
     assert_eq!(lease.slice.memory_mib.0, 81559 * 45 / 100);
     for one in [jobs[1], jobs[0], jobs[3], jobs[2]] {
         world.epilog(one).ok();
-        look();
+        check();
     }
     assert_eq!(
         said,
@@ -123,7 +123,7 @@ fn bursting(id: u32, units: u32, burst: u32) -> Job {
 /// What the daemon allows a client that unset its own limit, and the memory.
 fn allowed(world: &World, one: Job) -> String {
     let ask = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0";
-    world.tell(&world.pipe(one), ask)
+    world.mps_control(&world.pipe(one), ask)
 }
 
 /// Promise (users): --gpufrac-burst raises the ceiling of compute, in the job's environment and the daemon's default,
@@ -177,7 +177,7 @@ fn a_running_server_gives_new_clients_the_ceiling_of_the_jobs_that_are_there() {
     world.prolog(plain).ok();
     let pipe = world.pipe(plain);
     let server = serve(&world, &pipe, &[]);
-    let limit = || world.tell(&pipe, &format!("get_active_thread_percentage {server}"));
+    let limit = || world.mps_control(&pipe, &format!("get_active_thread_percentage {server}"));
     let mut said = Vec::new();
     world.prolog(bursts).ok();
     said.push(limit());
@@ -280,7 +280,7 @@ fn each_job_has_a_daemon_of_its_own() {
     for one in jobs {
         world.prolog(one).ok();
         world.check(&[]);
-        let said = world.tell(&world.pipe(one), "get_default_active_thread_percentage");
+        let said = world.mps_control(&world.pipe(one), "get_default_active_thread_percentage");
         assert_eq!(said, format!("{}.0\n", one.units));
     }
     assert_ne!(world.daemon(jobs[0]), world.daemon(jobs[1]));
@@ -402,7 +402,7 @@ fn a_daemon_that_died_is_replaced_with_the_next_job() {
         let daemon = world.daemon(one);
         signal(daemon, Signal::SIGKILL);
         eventually(|| !lives(daemon));
-        let ended = world.look().says("died");
+        let ended = world.run_check().says("died");
         assert_eq!(ended.code, Some(1));
         world.prolog(three).ok().says("died; it is replaced");
         assert_ne!(world.daemon(one), daemon);
@@ -413,7 +413,7 @@ fn a_daemon_that_died_is_replaced_with_the_next_job() {
         // The prolog of a job that has its lease already.
         world.prolog(two).ok().says("kept").says("it is replaced");
         world.check(&[]);
-        world.look().ok();
+        world.run_check().ok();
         signal(world.daemon(two), Signal::SIGKILL);
         world.epilog(two).ok();
         world.epilog(three).ok();
@@ -502,8 +502,8 @@ fn a_server_that_a_client_brought_down_is_replaced() {
     world.prolog(one).ok();
     let (pipe, daemon) = (world.pipe(one), world.daemon(one));
     let server = serve(&world, &pipe, &[4_000_000]);
-    world.tell(&pipe, &format!("standin status {server} FAULT"));
-    assert_eq!(world.look().says("is in FAULT").code, Some(1));
+    world.mps_control(&pipe, &format!("standin status {server} FAULT"));
+    assert_eq!(world.run_check().says("is in FAULT").code, Some(1));
     world.forget_commands();
     world
         .prolog(two)
@@ -515,7 +515,7 @@ fn a_server_that_a_client_brought_down_is_replaced() {
     assert!(!lives(server));
     assert_eq!(world.daemon(one), daemon, "only the server");
     world.check(&[]);
-    world.look().ok();
+    world.run_check().ok();
 }
 
 #[test]
@@ -527,11 +527,11 @@ fn limits_reach_servers_that_run() {
     let server = serve(&world, &pipe, &[4_000_000]);
     let ask =
         format!("get_active_thread_percentage {server}\nget_device_pinned_mem_limit {server} 0");
-    assert_eq!(world.tell(&pipe, &ask), "20.0\n15G\n");
+    assert_eq!(world.mps_control(&pipe, &ask), "20.0\n15G\n");
     world.prolog(two).ok();
-    assert_eq!(world.tell(&pipe, &ask), "40.0\n31G\n");
+    assert_eq!(world.mps_control(&pipe, &ask), "40.0\n31G\n");
     world.epilog(two).ok();
-    assert_eq!(world.tell(&pipe, &ask), "20.0\n15G\n");
+    assert_eq!(world.mps_control(&pipe, &ask), "20.0\n15G\n");
     assert!(lives(server));
     world.check(&[]);
 }
@@ -568,7 +568,7 @@ fn a_leftover_client_is_terminated_and_then_killed() {
     eventually(|| !own.lives());
     assert!(other.lives());
     assert!(lives(server));
-    let clients = world.tell(&pipe, &format!("get_client_list {server}"));
+    let clients = world.mps_control(&pipe, &format!("get_client_list {server}"));
     assert_eq!(clients, format!("{}\n", other.pid()));
     let terminated = world.commands();
     let mut terminated = terminated.iter().filter(|c| c.starts_with("terminate"));
@@ -635,7 +635,7 @@ fn without_a_control_program() {
         .says("starting")
         .says("mps_control in [paths]");
     assert_eq!(ended.code, Some(1));
-    assert_eq!(world.look().says("starting").code, Some(1));
+    assert_eq!(world.run_check().says("starting").code, Some(1));
     let ended = world.prolog(job(1, 0, 25)).says("starting").says("hint:");
     assert_eq!(ended.code, Some(1));
     world.check(&[]);
@@ -708,7 +708,7 @@ fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
         .says("is in MIG mode, and pool `p` shares it by mps")
         .says("nvidia-smi -i 1 -mig 0");
     assert_eq!(ended.code, Some(1));
-    assert_eq!(world.look().says("is in MIG mode").code, Some(1));
+    assert_eq!(world.run_check().says("is in MIG mode").code, Some(1));
     let ended = world.prolog(job(1, 1, 25)).says("hint: switch MIG off");
     assert_eq!(ended.code, Some(1));
     // The other one can be used.
@@ -728,7 +728,7 @@ fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
     ended.says("the job's tasks do not start without a slice");
     world.configure("shares", "H200-141", "tenancy = \"shared\"\nmemory = 81559");
     world.setup().ok();
-    world.look().ok();
+    world.run_check().ok();
     world.check(&[]);
 }
 
@@ -737,11 +737,11 @@ fn set_up_looks_at_the_library() {
     let world = World::shared(Kind::Hami, Control::None);
     let library = world.root().join("libvgpu.so");
     world.setup().ok();
-    world.look().ok();
+    world.run_check().ok();
     fs::remove_file(&library).unwrap();
     let ended = world.setup().says("libvgpu.so` does not exist");
     assert_eq!(ended.code, Some(1));
-    assert_eq!(world.look().says("does not exist").code, Some(1));
+    assert_eq!(world.run_check().says("does not exist").code, Some(1));
     // In a folder that others can change.
     let folder = world.root().join("open");
     fs::create_dir(&folder).unwrap();
@@ -1023,7 +1023,7 @@ fn a_faulty_server_is_killed_although_shutdown_server_hangs() {
     world.prolog(one).ok();
     let (pipe, daemon) = (world.pipe(one), world.daemon(one));
     let server = serve(&world, &pipe, &[4_000_000]);
-    world.tell(&pipe, &format!("standin status {server} FAULT"));
+    world.mps_control(&pipe, &format!("standin status {server} FAULT"));
     world.standin_options(r#"{"hang": ["shutdown_server"]}"#);
     world
         .prolog(two)
@@ -1132,7 +1132,7 @@ fn a_driver_without_mig_can_share_by_time() {
     let world = World::shared(Kind::Timeslice, Control::None);
     without_mig(&world);
     world.setup().ok();
-    world.look().ok();
+    world.run_check().ok();
     world.prolog(job(1, 0, 50)).ok();
     world.check(&[]);
     world.epilog(job(1, 0, 50)).ok();
@@ -1154,7 +1154,7 @@ fn placeholders_of_gpus_without_mig_have_the_gpus_number() {
             assert_eq!(meta.rdev(), fs::metadata(gpus).unwrap().rdev());
             assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o600));
         }
-        world.look().ok();
+        world.run_check().ok();
     };
     check();
     let make = |name: &str, major, minor| {
@@ -1169,7 +1169,7 @@ fn placeholders_of_gpus_without_mig_have_the_gpus_number() {
     make("timeslice1", 60, 1);
     let open = fs::Permissions::from_mode(0o666);
     fs::set_permissions(dev.join("timeslice0"), open).unwrap();
-    assert_eq!(world.look().says("is device 60:1, not").code, Some(1));
+    assert_eq!(world.run_check().says("is device 60:1, not").code, Some(1));
     world
         .setup()
         .ok()
@@ -1213,14 +1213,14 @@ fn check_names_a_compute_mode_that_was_changed_under_jobs() {
         let world = ready(kind, STANDIN);
         let one = job(1, 0, 25);
         world.prolog(one).ok();
-        world.look().ok();
+        world.run_check().ok();
         let before = world.compute_mode(0);
         world.set_mode(wrong);
         let fix = format!("`nvidia-smi -i 0 -c {right}`");
-        let said = world.look().says("is in compute mode ").says(&fix);
+        let said = world.run_check().says("is in compute mode ").says(&fix);
         assert_eq!(said.code, Some(1));
         world.set_mode(before);
-        world.look().ok();
+        world.run_check().ok();
         world.epilog(one).ok();
         assert_eq!(world.compute_mode(0), DEFAULT);
     }

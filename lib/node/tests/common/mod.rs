@@ -307,7 +307,7 @@ impl World {
     }
 
     /// `gpufrac check` on the node.
-    pub fn look(&self) -> Ended {
+    pub fn run_check(&self) -> Ended {
         Ended::of(self.command("check").output().unwrap())
     }
 
@@ -728,7 +728,7 @@ const QUESTION: Duration = Duration::from_secs(3);
 
 impl Files {
     /// Asks for the job first, as the real one does.
-    fn tell(&self, job_id: JobId, line: String) -> Result<(), SlurmError> {
+    fn record(&self, job_id: JobId, line: String) -> Result<(), SlurmError> {
         if self.job(job_id)?.is_none() {
             return Err(Self::error(slurm_sys::raw::ESLURM_INVALID_JOB_ID as i32));
         }
@@ -869,15 +869,15 @@ impl Slurm for Files {
             return Err(Self::error(slurm_sys::raw::ESLURM_BATCH_ONLY as i32));
         }
         let hold = if hold { "hold" } else { "" };
-        self.tell(job_id, format!("requeue{hold} {job_id}"))
+        self.record(job_id, format!("requeue{hold} {job_id}"))
     }
 
     fn cancel(&self, job_id: JobId) -> Result<(), SlurmError> {
-        self.tell(job_id, format!("cancel {job_id}"))
+        self.record(job_id, format!("cancel {job_id}"))
     }
 
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
-        self.tell(job_id, format!("notify {job_id} {line}"))
+        self.record(job_id, format!("notify {job_id} {line}"))
     }
 
     fn hook_limits(&self) -> Option<HookLimits> {

@@ -205,7 +205,7 @@ impl World {
 
     /// The output of a daemon for commands, one on each line.
     #[track_caller]
-    pub fn tell(&self, pipe: &Path, commands: &str) -> String {
+    pub fn mps_control(&self, pipe: &Path, commands: &str) -> String {
         let input = tempfile::NamedTempFile::new_in(self.root()).unwrap();
         fs::write(input.path(), format!("{commands}\n")).unwrap();
         let output = Command::new("timeout")
@@ -221,13 +221,13 @@ impl World {
 
     /// Starts a server of the stand-in.
     pub fn start_server(&self, pipe: &Path) -> i32 {
-        let list = self.tell(pipe, "start_server -uid 0\nget_server_list");
+        let list = self.mps_control(pipe, "start_server -uid 0\nget_server_list");
         list.lines().last().unwrap().parse().unwrap()
     }
 
     /// The static partitions of a daemon, with their chunks.
     pub fn partitions(&self, pipe: &Path) -> Vec<(String, u32)> {
-        let text = self.tell(pipe, "lspart");
+        let text = self.mps_control(pipe, "lspart");
         let lines = text.lines().skip(1).filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let chunks = words[3].parse().unwrap();
@@ -380,7 +380,7 @@ impl World {
         let memory = shares.map(|share| share.memory_limit_mib.0).max().unwrap();
         // The daemons print whole GiB, and so does the stand-in.
         assert!(memory >= 1024, "a share that is too small for this check");
-        let said = self.tell(
+        let said = self.mps_control(
             pipe,
             "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0",
         );
