@@ -181,7 +181,8 @@ pub enum Refusal {
     )]
     CountsStay,
     /// Slurm takes the option for whole GPUs only, or its value is no number for a GPU.
-    /// Cure: Leave `--gpu-freq` out; write a number for a GPU into the other options, or use `--cpus-per-task` and `--mem`.
+    /// Cure: Leave `--gpu-freq` out; write a number for a GPU into the other options, or use `--cpus-per-task` and
+    /// `--mem`.
     #[error(
         "gpufrac: gpufrac cannot be combined with {option}{}",
         if *option == "--gpu-freq" {
