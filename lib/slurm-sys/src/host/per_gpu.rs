@@ -77,7 +77,8 @@ unsafe fn of_partition(name: &str) -> Option<PerGpu> {
         let offsets = Offsets::of(release::host().unwrap_or(Release::BUILT_FOR).series());
         let is_known = is_record(record, offsets, &name);
         if !is_known {
-            // This Slurm was changed by its builder. Cure: Write `cpus_per_gpu` and `memory_per_gpu`, and report the release.
+            // This Slurm was changed by its builder. Cure: Write `cpus_per_gpu` and `memory_per_gpu`, and report
+            // the release.
             log::error(
                 "gpufrac: reading JobDefaults of partitions failed: slurmctld's record of a partition is not as expected; \
                  write cpus_per_gpu and memory_per_gpu into gpufrac.toml",

@@ -15,9 +15,7 @@ nodes = "@NODES@"
 "#;
 
 /// A node of two sockets whose cores and memory are counted, and the cluster's values for a GPU.
-const SITE: &str = "\
-JobDefaults=DefCpuPerGPU=8,DefMemPerGPU=16000
-";
+const SITE: &str = "DefCpuPerGPU=8\nDefMemPerGPU=16000\n";
 
 fn site(builder: LabBuilder) -> LabBuilder {
     builder
@@ -75,12 +73,12 @@ const OPTIONS: &[&[&str]] = &[
 /// GPU gets what Slurm gives for `gpu:1`.
 #[test]
 fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabError> {
-    let plain = site(Lab::builder().plugins(false).plain_gpu("h100", 9)).start()?;
-    let lab = start(site(Lab::builder().gpus("H100-80", 1).pools(POOL)))?;
+    let plain = site(Lab::builder().plugins(false)).start()?;
+    let lab = start(site(Lab::builder().gpus("H100-80", 1).mig(false).pools(POOL)))?;
     let mut table = String::new();
     for options in OPTIONS {
         let with = |gres: &'static str| [&[gres, "--wrap=sleep 1000"], *options].concat();
-        let job = plain.sbatch(&plain.users()[0], &with("--gres=gpu:h100:1"))?;
+        let job = plain.sbatch(&plain.users()[0], &with("--gres=gpu:half:1"))?;
         let expected = given(&plain, job)?;
         let user = &lab.users()[0];
         let whole = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:1"))?)?;
