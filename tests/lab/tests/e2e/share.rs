@@ -57,7 +57,6 @@ fn given(lab: &Lab, job: JobId) -> Result<(u32, u32), LabError> {
 const OPTIONS: &[&[&str]] = &[
     &[],
     &["-n3"],
-    &["-n12"],
     &["-c2"],
     &["-N1", "--ntasks-per-node=4"],
     &["--mem=1000"],
@@ -74,7 +73,9 @@ const OPTIONS: &[&[&str]] = &[
 #[test]
 fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabError> {
     let plain = site(Lab::builder().plugins(false)).start()?;
-    let lab = start(site(Lab::builder().gpus("H100-80", 1).mig(false).pools(POOL)))?;
+    let lab = start(site(
+        Lab::builder().gpus("H100-80", 1).mig(false).pools(POOL),
+    ))?;
     let mut table = String::new();
     for options in OPTIONS {
         let with = |gres: &'static str| [&[gres, "--wrap=sleep 1000"], *options].concat();
