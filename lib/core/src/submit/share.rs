@@ -39,7 +39,7 @@ pub(super) fn of(
     let named = PerGpu {
         cpus: request
             .cpus_per_task
-            .or(request.cpus_per_node)
+            .or(own_minimum(request))
             .map(u64::from),
         memory: request.memory.map(|_| 0),
     };
@@ -119,6 +119,13 @@ fn notes(decision: &Decision<'_>, part: Part, options: PerGpu, site: PerGpu) -> 
     lines.into_iter().flatten().collect()
 }
 
+/// The CPUs of `--mincpus`. Slurm's commands write those of `--ntasks-per-node` there, which name none.
+fn own_minimum(request: &JobRequest<'_>) -> Option<u32> {
+    request
+        .cpus_per_node
+        .filter(|cpus| Some(*cpus) != request.tasks_per_node)
+}
+
 /// The fields for a share of a node or, for a fraction per task, of a task.
 fn written(request: &JobRequest<'_>, option: FractionOption, given: PerGpu) -> Share {
     let cpus = given.cpus.map(clamped);
@@ -133,7 +140,7 @@ fn written(request: &JobRequest<'_>, option: FractionOption, given: PerGpu) -> S
         };
     }
     Share {
-        cpus_per_node: cpus,
+        cpus_per_node: cpus.map(|cpus| cpus.max(request.cpus_per_node.unwrap_or(0))),
         memory: given.memory.map(Memory::PerNode),
         ..Share::default()
     }

@@ -77,18 +77,22 @@ unsafe fn of_partition(name: &str) -> Option<PerGpu> {
         let offsets = Offsets::of(release::host().unwrap_or(Release::BUILT_FOR).series());
         let is_known = is_record(record, offsets, &name);
         if !is_known {
-            // This Slurm was changed by its builder. Cure: Write `cpus_per_gpu` and `memory_per_gpu`, and report
-            // the release.
-            log::error(
-                "gpufrac: reading JobDefaults of partitions failed: slurmctld's record of a partition is not as expected; \
-                 write cpus_per_gpu and memory_per_gpu into gpufrac.toml",
-            );
+            report_unknown_record();
         }
         is_known.then_some(offsets)
     });
     let offset = (*offsets)?.job_defaults_list;
     // SAFETY: `is_record` found the record to be as `Offsets` says; the pointer is an aligned field of it.
     Some(unsafe { of_list(*record.add(offset).cast::<*mut c_void>()) })
+}
+
+fn report_unknown_record() {
+    // This Slurm was changed by its builder. Cure: Write `cpus_per_gpu` and `memory_per_gpu` into gpufrac.toml, and
+    // report the release.
+    log::error(
+        "gpufrac: reading JobDefaults of partitions failed: slurmctld's record of a partition is not as expected; \
+         write cpus_per_gpu and memory_per_gpu into gpufrac.toml",
+    );
 }
 
 /// Whether a record begins with the magic number and has its name at the expected place.

@@ -1,5 +1,7 @@
 //! The CPUs and the memory that come with a fraction, beside what Slurm itself gives with a GPU.
 
+use std::time::Duration;
+
 use gpufrac_lab::{Job, JobId, Lab, LabBuilder, LabError};
 
 use crate::shared_devices::start;
@@ -84,10 +86,65 @@ fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabE
         let user = &lab.users()[0];
         let whole = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:1"))?)?;
         let quarter = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:0.25"))?)?;
-        table += &format!(
-            "{options:?}: gpu:1 {expected:?}, gpufrac:1 {whole:?}, gpufrac:0.25 {quarter:?}\n"
+        let line = format!(
+            "{options:?}: gpu:1 {expected:?}, gpufrac:1 {whole:?}, a quarter {quarter:?}\n"
         );
+        assert_eq!(whole, expected, "{line}");
+        // What the job names itself stays; the rest is a quarter, in whole cores of two CPUs.
+        let names = |what: &[&str]| {
+            options
+                .iter()
+                .any(|it| what.iter().any(|name| it.starts_with(name)))
+        };
+        let least = if names(&["-n3", "--ntasks"]) { 4 } else { 2 };
+        let cpus = if names(&["-c"]) {
+            expected.0
+        } else {
+            (expected.0.div_ceil(4)).next_multiple_of(2).max(least)
+        };
+        let memory = if names(&["--mem=", "--mem-per-cpu"]) { expected.1 } else { expected.1 / 4 };
+        assert_eq!(quarter, (cpus, memory), "{line}");
+        table += &line;
     }
     println!("{table}");
-    panic!("{table}");
+    lab.expect_nothing_left()
+}
+
+/// Pieces whose number is limited by nothing but the GPUs: with the cluster's memory for a GPU each gets its part.
+const SEVENTHS: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "slices"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+/// Promise (users): where the site gives memory with a GPU, all pieces of a node's GPUs run side by side.
+#[test]
+fn all_pieces_of_eight_gpus_run_side_by_side() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 8).pools(SEVENTHS);
+    let lab = start(lab.cores_per_node(64).slurm_conf_extra(SITE))?;
+    let user = lab.users()[0].clone();
+    let args = ["--array=1-56", "--gres=gpufrac:0.14", "--wrap=sleep 1000"];
+    lab.sbatch(&user, &args)?;
+    lab.wait("56 jobs run", Duration::from_secs(120), || {
+        let running = lab
+            .jobs()?
+            .into_iter()
+            .filter(|job| job.state() == "RUNNING");
+        let given: Vec<_> = running.map(|job| counted(&job)).collect();
+        assert!(
+            given.iter().all(|given| *given == (2, 16000 / 7)),
+            "{given:?}"
+        );
+        Ok((given.len() == 56).then_some(()))
+    })?;
+    assert_eq!(lab.leases(&lab.nodes()[0])?.len(), 56);
+    lab.command("scancel")
+        .args(["-u", &user.name])
+        .run()?
+        .success()?;
+    lab.wait_until_empty(Duration::from_secs(120))?;
+    lab.expect_nothing_left()
 }
