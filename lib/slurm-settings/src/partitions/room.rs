@@ -139,11 +139,12 @@ fn pieces(
             .memory
             .or_else(|| default_memory(settings, partition, cpus));
         let each = PerGpu {
-            cpus: Some(cpus),
+            // A job has at least one core: no setting gives it less.
+            cpus: each.cpus.map(|_| cpus),
             memory,
         };
         let all = PerGpu {
-            cpus: Some(cpus * count),
+            cpus: each.cpus.map(|cpus| cpus * count),
             memory: memory.map(|memory| memory * count),
         };
         pieces.count += count;
