@@ -95,6 +95,21 @@ impl CgroupVersion {
         )
     }
 
+    /// slurm.conf's `JobAcctGatherType`: by control groups as on most sites, where they have the controllers that this
+    /// plugin needs. A machine whose controllers all belong to version 1 has none of version 2.
+    pub(crate) fn accounting(self) -> &'static str {
+        let has_controllers = || {
+            let path = unified()?.join("cgroup.controllers");
+            let controllers = fs::read_to_string(path).ok()?;
+            let has = |name| controllers.split_whitespace().any(|other| other == name);
+            (has("memory") && has("cpu")).then_some(())
+        };
+        match self {
+            CgroupVersion::V2 if has_controllers().is_none() => "jobacct_gather/linux",
+            CgroupVersion::V1 | CgroupVersion::V2 => "jobacct_gather/cgroup",
+        }
+    }
+
     /// Whether slurmd must not see all hierarchies of the machine.
     pub(crate) fn needs_view(self) -> bool {
         let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

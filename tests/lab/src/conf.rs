@@ -81,6 +81,8 @@ pub(crate) struct SlurmConf<'a> {
     pub nodes: &'a [NodeLine],
     /// An even number, of two threads each.
     pub cores_per_node: u32,
+    /// `JobAcctGatherType`.
+    pub gather: &'static str,
     /// Names of partitions, and the other keys of their lines.
     pub partitions: &'a [(String, String)],
     pub plugin_path: String,
@@ -99,6 +101,7 @@ impl SlurmConf<'_> {
             host,
             controller_port,
             plugin_path,
+            gather,
             ..
         } = self;
         let mut text = format!(
@@ -124,7 +127,7 @@ LogTimeFormat=iso8601_ms
 MailProg=/bin/true
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
-JobAcctGatherType=jobacct_gather/cgroup
+JobAcctGatherType={gather}
 JobAcctGatherFrequency=30
 MpiDefault=none
 SwitchType=switch/none

@@ -250,6 +250,7 @@ impl LabBuilder {
             controller_port,
             nodes: &lines,
             cores_per_node: self.cores_per_node,
+            gather: cgroup.accounting(),
             partitions: &partitions,
             plugin_path,
             gpufrac: self.gpufrac,

@@ -56,7 +56,8 @@ fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result
 #[test]
 fn steps_run_side_by_side_as_far_as_the_jobs_fraction_goes() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
-    // Two quarters fill the slice: a third step is refused with --immediate, and otherwise runs after them.
+    // Two quarters fill the slice: a third step is refused with --immediate, and otherwise runs after them. Slurm gives
+    // each step a whole core, so that the job has as many as there are steps.
     let script = format!(
         "step() {{ srun --exact -n1 --gres=gpufrac:0.25 \"$@\"; }}\n\
          step sh -c 'touch first; {HOLD}' & step sh -c 'touch second; {HOLD}' &\n\
@@ -67,7 +68,7 @@ fn steps_run_side_by_side_as_far_as_the_jobs_fraction_goes() -> Result<(), LabEr
          touch ready; wait\n"
     );
     lab.write_work("steps.sh", &format!("#!/bin/bash\n{script}"))?;
-    let job = lab.sbatch(&lab.users()[0], &["-n4", "--gres=gpufrac:0.5", "steps.sh"])?;
+    let job = lab.sbatch(&lab.users()[0], &["-n8", "--gres=gpufrac:0.5", "steps.sh"])?;
     let ready = lab.folder().work().join("ready");
     lab.wait(
         "both steps run",
