@@ -8,7 +8,6 @@ use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, MAX_GPUS, Units};
 use crate::layout::MenuEntry;
-use crate::request::GresForm;
 use crate::rounding;
 
 pub mod burst;
@@ -38,10 +37,10 @@ pub use refusal::{FractionOption, RawReason, Refusal};
 use texts::Texts;
 
 /// The message for a user whose step asks for more than its job has; `own` is the job's `GPUFRAC_FRACTION`. Slurm
-/// refuses such a step, from 23.02 on without the reason. Before 23.11 a whole GPU can be counted in shares, which
-/// Slurm divides among steps.
+/// refuses such a step, from 23.02 on without the reason. `forgets_shares` as in [`JobRequest`]: a whole GPU can then be
+/// counted in shares, which Slurm divides among steps.
 #[must_use]
-pub fn beyond_job(own: &str, step: &Entry, form: GresForm) -> Option<String> {
+pub fn beyond_job(own: &str, step: &Entry, forgets_shares: bool) -> Option<String> {
     let (held, words) = match own.parse::<u32>() {
         Ok(gpus @ 2..=MAX_GPUS) => (Units::of_gpus(gpus), format!("{gpus} GPUs")),
         _ => {
@@ -49,7 +48,7 @@ pub fn beyond_job(own: &str, step: &Entry, form: GresForm) -> Option<String> {
             (Units(fraction.ceil_of(100)), format!("{fraction} of a GPU"))
         }
     };
-    let is_counted_in_devices = form == GresForm::Slash || held > Units::WHOLE;
+    let is_counted_in_devices = !forgets_shares || held > Units::WHOLE;
     if is_counted_in_devices && held >= Units::WHOLE && step.units < Units::WHOLE {
         return Some(
             "gpufrac: the job has whole GPUs, which Slurm does not divide among steps; leave --gres out, with --overlap \
@@ -114,7 +113,7 @@ fn decide_by_own_name(
         return Ok(Verdict::Untouched);
     };
     let granted = granted::grant(&decision, &fraction)?;
-    if !granted.is_counted_in_devices(request.form) {
+    if !granted.is_counted_in_devices(request) {
         conflicts::refuse_shares_of_own_nodes(request)?;
     }
     if fraction.option == FractionOption::TresPerTask {

@@ -78,9 +78,19 @@ pub fn gres_excludes_gpus_per_node() -> bool {
     SERIES >= Series(26, 5)
 }
 
-/// Whether `scontrol update TresPerNode=` also removes counts of GRES (from 25.05). Earlier series keep counting
-/// them, and 22.05 divides by zero if they are shares (`gres_job_state_validate`).
+/// Whether `scontrol update TresPerNode=` also removes counts of GRES (seen from 26.05.5 on). Earlier releases keep
+/// counting them (`_update_job` of `job_mgr.c` replaces the job's list only with one that has items), and 22.05 divides
+/// by zero if they are shares (`gres_job_state_validate`).
+#[cfg(feature = "plugin")]
 #[must_use]
 pub fn updates_take_counts() -> bool {
-    SERIES >= Series(25, 5)
+    release::running() >= Release::new(26, 5, 5)
+}
+
+/// Whether this Slurm forgets that shares of a GPU are in use when the first of their jobs ends (before 23.11.5,
+/// `_job_dealloc` of `gres_ctld.c`).
+#[cfg(feature = "plugin")]
+#[must_use]
+pub fn forgets_shares() -> bool {
+    release::running() < Release::new(23, 11, 5)
 }

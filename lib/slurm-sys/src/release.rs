@@ -17,7 +17,7 @@ use std::fmt;
 
 pub use daemon::release_of_parent;
 #[cfg(feature = "plugin")]
-pub use host::{adopt, foreign, host, refusal};
+pub use host::{adopt, foreign, host, refusal, running};
 pub use stock::{beside, of_file};
 
 /// The build of gpufrac: version and commit, as `cargo xtask package` and `cargo xtask dist` set them.
@@ -27,7 +27,7 @@ pub const BUILD: &str = match option_env!("GPUFRAC_BUILD") {
 };
 
 /// A release in the form of `slurm_version.h`: 0xMMmmuu, one byte for each number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(u32);
 
 /// Major and minor number, which determine the layouts.
@@ -37,6 +37,11 @@ pub struct Series(pub u8, pub u8);
 impl Release {
     /// The release of the headers.
     pub const BUILT_FOR: Self = Self(crate::raw::SLURM_VERSION_NUMBER);
+
+    #[must_use]
+    pub const fn new(major: u8, minor: u8, micro: u8) -> Self {
+        Self(u32::from_be_bytes([0, major, minor, micro]))
+    }
 
     /// The number that Slurm compares.
     #[must_use]

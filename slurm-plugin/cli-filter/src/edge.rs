@@ -242,6 +242,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     let mut request = JobRequest {
         partitions: partitions.as_deref(),
         reserved: options.get(c"reservation").is_some(),
+        forgets_shares: slurm_sys::forgets_shares(),
         form: if slurm_sys::gres_with_slash() { GresForm::Slash } else { GresForm::Colon },
         tres_per_node: match asked {
             Text::PerNode(list) => Some(list),
@@ -279,7 +280,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     }
     if step
         && let Some(hint) =
-            own_fraction(options).and_then(|own| beyond_job(&own, &entry, request.form))
+            own_fraction(options).and_then(|own| beyond_job(&own, &entry, request.forgets_shares))
     {
         log::info(&hint);
     }

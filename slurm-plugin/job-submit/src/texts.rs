@@ -60,6 +60,7 @@ impl Texts {
             marked: true,
             existing: None,
             nodes,
+            forgets_shares: slurm_sys::forgets_shares(),
             updates_take_counts: slurm_sys::updates_take_counts(),
             tres_per_node: self.tres_per_node.as_deref(),
             tres_per_job: self.tres_per_job.as_deref(),

@@ -57,6 +57,7 @@ impl Gpufrac {
             partitions,
             form: self.form,
             marked: true,
+            forgets_shares: self.form == GresForm::Colon,
             updates_take_counts: self.form == GresForm::Slash,
             tres_per_node: node.as_deref(),
             tres_per_job: job.as_deref(),

@@ -2,14 +2,14 @@
 
 use super::decision::Decision;
 use super::gpus::{Origin, RequestedFraction};
-use super::job::Occasion;
+use super::job::{JobRequest, Occasion};
 use super::offered::fractions;
 use super::refusal::{FractionOption, Refusal};
 use super::{several, types};
 use crate::fraction::{Fraction, Units};
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
-use crate::request::{self, GresForm, RequestError};
+use crate::request::{self, RequestError};
 use crate::rounding::{self, Demand, Grant, NoGrant};
 
 /// The grant for a fraction, with the Type of devices.
@@ -22,14 +22,12 @@ pub(super) struct Granted<'a> {
 impl Granted<'_> {
     /// Whether Slurm counts the grant in whole devices; otherwise in shares of one device.
     ///
-    /// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends
-    /// (`_job_dealloc` in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a
-    /// whole GPU is requested as all shares of a device. A job cannot have shares of two devices there; [`several`]
-    /// limits the jobs that can have two.
-    pub(super) fn is_counted_in_devices(&self, form: GresForm) -> bool {
+    /// A Slurm that forgets shares counts correctly if a whole GPU is requested as all shares of a device. A job cannot
+    /// have shares of two devices there; [`several`] limits the jobs that can have two.
+    pub(super) fn is_counted_in_devices(&self, request: &JobRequest<'_>) -> bool {
         let is_never_shared = self.grant.pools.iter().any(|pool| pool.is_never_shared());
         let is_several = self.grant.entry.units > Units::WHOLE;
-        let is_forgotten = form == GresForm::Colon && !is_never_shared && !is_several;
+        let is_forgotten = request.forgets_shares && !is_never_shared && !is_several;
         self.grant.whole.is_some() && !is_forgotten
     }
 }

@@ -79,6 +79,9 @@ pub struct JobRequest<'a> {
     /// Whether the texts are those that slurmctld counts, with a mark before each GRES. Options of a command are as
     /// the user wrote them; Slurm marks them later.
     pub marked: bool,
+    /// Whether this Slurm forgets that shares of a GPU are in use when the first of their jobs ends (before 23.11.5,
+    /// `_job_dealloc` of `gres_ctld.c`), and then gives the GPU whole to another job.
+    pub forgets_shares: bool,
     /// Whether an update of the texts also removes counts of the job that the texts no longer name.
     pub updates_take_counts: bool,
     /// `--gres` and `--gpus-per-node`.

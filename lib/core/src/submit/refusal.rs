@@ -55,11 +55,11 @@ pub enum Refusal {
     },
     // The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that are
     // in use.
-    /// Slurm up to 23.02 forgets that parts of a GPU are in use.
+    /// Slurm before 23.11.5 forgets that parts of a GPU are in use.
     /// Cure: Ask for one GPU on each node, for all GPUs of a node, use a partition of GPUs that are never shared, or
     /// update Slurm to 23.11.5 or later.
     #[error(
-        "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}{}",
+        "gpufrac: this Slurm (before 23.11.5) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}{}",
         all.iter().map(|all| format!(", or --gres=gpufrac:{all} for all GPUs of a node")).collect::<String>(),
         partitions_of_gpus(elsewhere)
     )]

@@ -4,7 +4,6 @@ use super::decision::Decision;
 use super::job::{JobRequest, Occasion};
 use super::refusal::Refusal;
 use crate::pool::Pool;
-use crate::request::GresForm;
 use crate::rounding::Demand;
 
 /// Removes the pools that have no node with as many GPUs, and those of which this Slurm cannot count several.
@@ -24,7 +23,7 @@ pub(super) fn keep(
     let request = &decision.request;
     keep_enough(request, gpus, pools)?;
     // A client leaves this to the controller, which knows the nodes.
-    if request.form == GresForm::Colon && request.marked {
+    if request.forgets_shares && request.marked {
         keep_countable(decision, demand, gpus, pools)?;
     }
     Ok(())
@@ -49,8 +48,7 @@ fn keep_enough(request: &JobRequest<'_>, gpus: u32, pools: &mut Vec<&Pool>) -> R
     }
 }
 
-/// Removes the pools of which Slurm before 23.11 could give GPUs that are in use: it forgets that shares of a GPU are
-/// in use when the first of their jobs ends (`Granted::is_counted_in_devices`). Its counts are right for GPUs that are
+/// Removes the pools of which a Slurm that forgets shares could give GPUs that are in use ([`JobRequest::forgets_shares`]). Its counts are right for GPUs that are
 /// never shared, for a job that has its nodes alone, and for a job that has all units of its nodes: those are counted
 /// as `gres/gpufrac`, which has no devices.
 fn keep_countable(

@@ -43,7 +43,7 @@ pub(super) fn of(
             .map(u64::from),
         memory: request.memory.map(|_| 0),
     };
-    if granted.is_counted_in_devices(request.form) {
+    if granted.is_counted_in_devices(request) {
         ceilings.refuse_options(options)?;
         let (mut share, lowered) = ceilings.hold(request, requested.option, Share::default())?;
         // Slurm itself applies its settings and the options of the job to devices.

@@ -63,7 +63,11 @@ fn case(line: &str) -> (JobRequest<'_>, &'static [Occasion]) {
             "--always" => occasions = &[Occasion::Submit, Occasion::Modify, Occasion::Step],
             "--modify" => occasions = &[Occasion::Modify],
             "--step" => occasions = &[Occasion::Step],
-            "--colon" => request.form = GresForm::Colon,
+            "--colon" => {
+                request.form = GresForm::Colon;
+                request.forgets_shares = true;
+            }
+            "--forgets-shares" => request.forgets_shares = true,
             "--marked" => request.marked = true,
             "--ntasks-per-gpu" => request.tasks_per_gpu = true,
             "--exclusive" => request.exclusive = true,
@@ -234,6 +238,7 @@ fn several_gpus_are_limited_by_the_nodes_of_slurm_conf() {
         let tres = format!("{}{tres}", form.prefix());
         let request = JobRequest {
             form,
+            forgets_shares: form == GresForm::Colon,
             marked: true,
             exclusive,
             nodes: Some(&nodes),
@@ -312,6 +317,7 @@ fn a_node_has_no_more_gpus_than_its_pool_names() {
         let tres = format!("{}{tres}", form.prefix());
         let request = JobRequest {
             form,
+            forgets_shares: form == GresForm::Colon,
             marked: true,
             ..job(partition, &tres)
         };
@@ -337,7 +343,7 @@ fn a_node_has_no_more_gpus_than_its_pool_names() {
     // Slurm before 23.11 gives a GPU whole while jobs have pieces of it.
     assert_eq!(
         decided("gpu", "gpufrac:2", GresForm::Colon).unwrap_err(),
-        "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of partition gpu, whose GPUs are shared too: \
+        "gpufrac: this Slurm (before 23.11.5) cannot count several whole GPUs of partition gpu, whose GPUs are shared too: \
          it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes, \
          or use GPUs that are never shared: --partition=whole"
     );
@@ -404,7 +410,7 @@ fn a_reservation_may_have_a_partition_of_its_own() {
 #[test]
 fn a_step_cannot_have_more_than_its_job() {
     let hint = |own, tres| match decide(shared_config(), &job("gpu", tres), Occasion::Step) {
-        Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry, GresForm::Slash),
+        Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry, false),
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -419,10 +425,13 @@ fn a_step_cannot_have_more_than_its_job() {
     let several = |own, tres: &str, form| {
         let step = JobRequest {
             form,
+            forgets_shares: form == GresForm::Colon,
             ..job("full", tres)
         };
         match decide(shared_config(), &step, Occasion::Step) {
-            Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry, form),
+            Ok(Verdict::Rewritten { entry, .. }) => {
+                beyond_job(own, &entry, form == GresForm::Colon)
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -448,7 +457,7 @@ fn a_step_cannot_have_more_than_its_job() {
     let seventh = job("slices", "gpufrac:0.143");
     match decide(shared_config(), &seventh, Occasion::Step) {
         Ok(Verdict::Rewritten { entry, .. }) => {
-            assert_eq!(beyond_job("0.143", &entry, GresForm::Slash), None)
+            assert_eq!(beyond_job("0.143", &entry, false), None)
         }
         other => panic!("{other:?}"),
     }
@@ -693,6 +702,7 @@ proptest! {
         let request = JobRequest {
             partitions: partition,
             form,
+            forgets_shares: form == GresForm::Colon,
             tres_per_node: Some(&text),
             ..JobRequest::default()
         };

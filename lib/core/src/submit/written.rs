@@ -26,7 +26,7 @@ pub(super) fn verdict(
     let (text, note) = match requested.origin {
         Origin::Item(position) => {
             let items = texts.of(requested.option);
-            let text = rewritten(request.form, items, position, requested.demand, &granted);
+            let text = rewritten(request, items, position, requested.demand, &granted);
             (text, note(decision, requested, &granted.grant))
         }
         Origin::Default(partition) => (
@@ -62,7 +62,7 @@ pub(super) fn verdict(
 
 /// The list with the counts in place of the item at `position`.
 fn rewritten(
-    form: GresForm,
+    request: &JobRequest<'_>,
     items: &[Item<'_>],
     position: usize,
     demand: Demand,
@@ -75,10 +75,10 @@ fn rewritten(
             (Demand::Units(units), Kind::Shard(count), Some(_))
                 if count.type_name.is_none() && count.count == Some(units.0.into()) =>
             {
-                shards(form, granted)
+                shards(request.form, granted)
             }
             (Demand::Fraction(_) | Demand::Gpus(_) | Demand::Memory(_), ..) if at == position => {
-                counted(form, granted)
+                counted(request, granted)
             }
             _ => item.text.to_owned(),
         }
@@ -88,7 +88,7 @@ fn rewritten(
 
 /// The list of `--gres` with the counts added.
 fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
-    let counted = counted(request.form, granted);
+    let counted = counted(request, granted);
     match request.tres_per_node.filter(|list| !list.is_empty()) {
         Some(list) => format!("{list},{counted}"),
         None => counted,
@@ -96,15 +96,15 @@ fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
 }
 
 /// The GRES that Slurm counts for the grant.
-fn counted(form: GresForm, granted: &Granted<'_>) -> String {
-    let (prefix, units) = (form.prefix(), granted.grant.entry.units);
+fn counted(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
+    let (prefix, units) = (request.form.prefix(), granted.grant.entry.units);
     match granted.grant.whole {
-        Some(name) if granted.is_counted_in_devices(form) => {
+        Some(name) if granted.is_counted_in_devices(request) => {
             let gpus = units.gpus().unwrap_or(1);
             format!("{prefix}gpu:{name}:{gpus},{prefix}gpufrac:{units}")
         }
         Some(name) => format!("{prefix}gpufrac:{units},{prefix}shard:{name}:{units}"),
-        None => format!("{prefix}gpufrac:{units},{}", shards(form, granted)),
+        None => format!("{prefix}gpufrac:{units},{}", shards(request.form, granted)),
     }
 }
 

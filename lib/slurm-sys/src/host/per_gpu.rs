@@ -74,7 +74,7 @@ unsafe fn of_partition(name: &str) -> Option<PerGpu> {
     // SAFETY: by the contract of this function.
     let record = unsafe { find_partition(&name) }?.cast::<u8>();
     let offsets = KNOWN.get_or_init(|| {
-        let offsets = Offsets::of(release::host().unwrap_or(Release::BUILT_FOR).series());
+        let offsets = Offsets::of(release::running().series());
         let is_known = is_record(record, offsets, &name);
         if !is_known {
             report_unknown_record();

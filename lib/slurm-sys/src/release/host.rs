@@ -30,6 +30,12 @@ pub fn host() -> Option<Release> {
     }
 }
 
+/// The release of the process that loaded this plugin; that of the build where it is not known.
+#[must_use]
+pub fn running() -> Release {
+    host().unwrap_or(Release::BUILT_FOR)
+}
+
 /// The host's release, if it is of another series than this build. The plugin must then read none of its structures,
 /// and must only call functions whose prototype is the same in all series.
 #[must_use]

@@ -77,7 +77,7 @@ fn counts_that_are_taken_away() -> Result<(), LabError> {
         let job = lab.sbatch(user, &["--hold", "--gres=gpufrac:0.5", &script])?;
         let id = format!("JobId={job}");
         let changed = lab.try_update(user, &[&id, &format!("TresPerNode={text}")])?;
-        if !lab.slurm().since(25, 5) {
+        if !lab.slurm().since(26, 5) {
             assert!(!changed.status.success(), "{text:?}: {changed:?}");
         }
         lab.command("scontrol")
