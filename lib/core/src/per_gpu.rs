@@ -51,7 +51,8 @@ impl PerGpu {
     }
 
     /// `2 CPUs and 4000 MB`; None for nothing.
-    pub(crate) fn words(self) -> Option<String> {
+    #[must_use]
+    pub fn words(self) -> Option<String> {
         let cpus = self
             .cpus
             .map(|cpus| if cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") });

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_core::per_gpu::PerGpu;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partition {
     pub name: String,
@@ -13,6 +15,8 @@ pub struct Partition {
     pub tier: u32,
     /// Its QOS (`QoS=`), whose limits hold for all of its jobs.
     pub qos: Option<String>,
+    /// What a GPU brings to a job that says nothing of CPUs and memory.
+    pub per_gpu: PerGpu,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +25,8 @@ pub struct ClusterNode {
     pub gpus: u32,
     /// Its CPUs for jobs; None where they are not known.
     pub cpus: Option<u32>,
+    /// Its memory for jobs in MiB; None where it is not known.
+    pub memory: Option<u64>,
     /// Its shards, of all GPUs together.
     pub shards: u32,
     /// Its percents of MPS, of all GPUs together.

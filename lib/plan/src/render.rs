@@ -1,6 +1,7 @@
 //! A plan as text and as a page.
 
 mod page;
+mod room;
 
 use gpufrac_core::config::ConfigErrors;
 use gpufrac_page::words;
@@ -37,6 +38,8 @@ pub struct Forecast<'a> {
     pub rate: Option<(f64, String)>,
     /// What the plan knows of CPUs.
     pub cpus: String,
+    /// How many of the smallest pieces the nodes hold at once.
+    pub room: Vec<String>,
     /// The gpufrac.toml of the best way of lending; empty where there is no gain.
     pub file: String,
     /// The lines of Slurm's files.
@@ -80,6 +83,7 @@ impl<'a> Forecast<'a> {
             skipped: &history.skipped,
             rate,
             cpus: cpus(options, history, cluster.0),
+            room: room::lines(best.candidate, &options.model, cluster.0),
             file,
             lines,
         })
@@ -173,6 +177,7 @@ impl<'a> Forecast<'a> {
             ));
         }
         lines.push(self.cpus.clone());
+        lines.extend(self.room.iter().cloned());
         lines.extend(self.limits());
         let skipped = self.skipped;
         lines.push(format!(

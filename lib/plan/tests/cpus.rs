@@ -105,6 +105,11 @@ struct Line {
 
 /// Tiny jobs that come at once, each with a GPU and these CPUs, on two nodes of 64 CPUs.
 fn printed(cpus: u32, more: &[&str]) -> String {
+    printed_with("", cpus, more)
+}
+
+/// The same with defaults of the partition.
+fn printed_with(defaults: &str, cpus: u32, more: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut rows =
         "JobID|User|Partition|Submit|Start|End|AllocTRES|NNodes|TRESUsageInMax|TRESUsageInAve\n"
@@ -119,7 +124,10 @@ fn printed(cpus: u32, more: &[&str]) -> String {
     }
     let (history, nodes) = (folder.path().join("history"), folder.path().join("nodes"));
     std::fs::write(&history, rows).unwrap();
-    let lines = "NodeName=gn1 CPUEfctv=64 CPUTot=64 Gres=gpu:8\nNodeName=gn2 CPUTot=64 Gres=gpu:8\nPartitionName=gpu Nodes=ALL\n";
+    let lines = format!(
+        "NodeName=gn1 CPUEfctv=64 CPUTot=64 Gres=gpu:8\nNodeName=gn2 CPUTot=64 RealMemory=64000 Gres=gpu:8\n\
+         PartitionName=gpu Nodes=ALL {defaults}\n"
+    );
     std::fs::write(&nodes, lines).unwrap();
     let mut words = vec![
         "plan".into(),
@@ -158,6 +166,38 @@ fn pieces_win_nothing_where_cpus_are_used_up() {
         text.contains("CPUs are not counted: the history has none"),
         "{text}"
     );
+}
+
+/// Promise (users): a plan takes the CPUs of a part of a GPU as the site gives them, and says how many of the smallest
+/// pieces a node holds.
+#[test]
+fn pieces_bring_their_part_of_what_a_gpu_brings() {
+    let given = "JobDefaults=DefCpuPerGPU=8,DefMemPerGPU=8000";
+    let text = printed_with(given, 8, &[]);
+    assert!(!text.starts_with("No gain here"), "{text}");
+    let (asked, more) = (
+        printed_with(given, 9, &[]),
+        "a job that asked for more keeps it",
+    );
+    assert!(asked.starts_with("No gain here"), "{more}: {asked}");
+    let sevenths = &["--layouts", "uniform:1/7"];
+    for (defaults, words) in [
+        (
+            "DefCpuPerGPU=7",
+            "on gn[1-2] 8 GPUs make 56 pieces of 1/7, which fit side by side",
+        ),
+        (
+            "DefCpuPerGPU=8",
+            "on gn[1-2] 8 GPUs make 56 pieces of 1/7; 64 CPUs at 2 each end at 32",
+        ),
+        (
+            "DefCpuPerGPU=4 DefMemPerGPU=16000",
+            "on gn2 8 GPUs make 56 pieces of 1/7; 64000 MB at 2285 each end at 28",
+        ),
+    ] {
+        let text = printed_with(defaults, 1, sevenths);
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
 }
 
 #[test]

@@ -79,9 +79,27 @@ impl SlurmNode {
             let cores = sockets.checked_mul(number("CoresPerSocket").unwrap_or(1))?;
             cores.checked_mul(number("ThreadsPerCore").unwrap_or(1))
         };
-        let known = ["CPUEfctv", "CPUTot", "CPUs", "Procs"].into_iter();
-        let cpus = known.filter_map(number).next().or_else(product);
-        cpus.filter(|cpus| *cpus > 0)
+        let known = ["CPUTot", "CPUs", "Procs"].into_iter();
+        let all = || known.filter_map(number).next().or_else(product);
+        let for_jobs = || all()?.checked_sub(self.reserved_cpus());
+        number("CPUEfctv")
+            .or_else(for_jobs)
+            .filter(|cpus| *cpus > 0)
+    }
+
+    /// The CPUs that jobs do not get: `CpuSpecList`, or all threads of `CoreSpecCount` cores (slurm.conf(5)).
+    fn reserved_cpus(&self) -> u32 {
+        if let Some(list) = self.entry.get("CpuSpecList") {
+            let listed = Hostlist::parse(&format!("cpu[{list}]"));
+            let count = listed.map_or(0, |listed| listed.names().len());
+            return u32::try_from(count).unwrap_or(0);
+        }
+        let number = |key| {
+            self.number(key)
+                .and_then(|number| u32::try_from(number).ok())
+        };
+        let threads = number("ThreadsPerCore").unwrap_or(1);
+        number("CoreSpecCount").unwrap_or(0).saturating_mul(threads)
     }
 
     /// The memory for jobs in MiB; None where nothing says it.

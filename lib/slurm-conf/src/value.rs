@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpufrac_core::per_gpu::PerGpu;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -103,6 +104,25 @@ pub fn bytes(text: &str) -> Option<f64> {
 pub fn tres<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut items = text.split(',');
     items.find_map(|item| item.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// What a GPU brings: `DefCpuPerGPU` and `DefMemPerGPU` by themselves, as files have them, or in `JobDefaults`, as
+/// scontrol prints them. `value`: the value of a key of the partition, or of the cluster.
+#[must_use]
+pub fn job_defaults(value: &dyn Fn(&str) -> Option<String>) -> PerGpu {
+    let all = value("JobDefaults").unwrap_or_default();
+    let number = |name: &str| {
+        let mut pairs = all.split(',').filter_map(|pair| pair.split_once('='));
+        let joined = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name));
+        let own = value(name);
+        own.as_deref()
+            .or(joined.map(|(_, number)| number))
+            .and_then(|text| text.trim().parse().ok())
+    };
+    PerGpu {
+        cpus: number("DefCpuPerGPU"),
+        memory: number("DefMemPerGPU"),
+    }
 }
 
 #[cfg(test)]

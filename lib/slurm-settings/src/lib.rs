@@ -40,6 +40,7 @@ pub use gpufrac_slurm_conf::{Files, LinePosition, Running};
 pub use host::{Role, Trouble};
 pub use limits::Limits;
 pub use near::takes_cores;
+pub use partitions::proposed_per_gpu;
 pub use scripts::glob;
 
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.

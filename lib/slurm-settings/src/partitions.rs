@@ -8,6 +8,8 @@ use std::collections::HashSet;
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
 
+pub use room::proposed as proposed_per_gpu;
+
 use super::Settings;
 use super::rules::{SUSPENDED, suspends};
 

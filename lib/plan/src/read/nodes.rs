@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use gpufrac_core::mig_type::MigType;
+use gpufrac_slurm_conf::value::job_defaults;
 use gpufrac_slurm_conf::{ConfFile, Read, Site, counts, read_conf};
 
 use super::value::{self, Devices};
@@ -33,6 +34,7 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
             name: node.name.clone(),
             gpus: Some(devices.all_gpus()).filter(|gpus| *gpus > 0)?,
             cpus: node.cpus(),
+            memory: node.memory(),
             shards: devices.shards,
             mps: devices.mps,
             instance: match devices.gpus {
@@ -42,6 +44,7 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
         })
     });
     let nodes: Vec<ClusterNode> = nodes.collect();
+    let of_cluster = job_defaults(&|key| file.last(key).map(|(_, value)| value.to_owned()));
     let partitions = site.partitions.iter().map(|partition| {
         let value = |key| partition.entry.get(key);
         let names: HashSet<&String> = partition.nodes.iter().collect();
@@ -59,6 +62,8 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
             qos: value("QoS")
                 .filter(|name| !["", "N/A", "(null)"].contains(name))
                 .map(str::to_owned),
+            per_gpu: job_defaults(&|key| partition.entry.get(key).map(str::to_owned))
+                .or(of_cluster),
         }
     });
     let partitions = partitions.filter(|partition| !partition.nodes.is_empty());

@@ -150,8 +150,8 @@ impl<'a> Replay<'a> {
         Some(sample)
     }
 
-    /// The work of a sample with the sizes of a way of lending.
-    pub fn work(&self, sample: &[Drawn], sizes: &[Size]) -> Vec<Work> {
+    /// The work of a sample with the sizes of a way of lending, in the partitions of a cluster.
+    pub fn work(&self, sample: &[Drawn], sizes: &[Size], partitions: &[Partition]) -> Vec<Work> {
         let one = |drawn: &Drawn| {
             let job = &self.history.jobs[drawn.job];
             let (units, _) = size::choose(job, &drawn.need, sizes, self.options.rule);
@@ -163,7 +163,7 @@ impl<'a> Replay<'a> {
                 priority: job.priority,
                 units,
                 count: job.gpus,
-                cpus: job.cpus,
+                cpus: cpus(job, units, partitions.get(job.partition as usize)),
                 nodes: job.nodes,
                 activity: drawn.need.activity.map_or(1.0, f64::from),
                 share: drawn.need.share.map_or(1.0, f64::from),
@@ -199,8 +199,8 @@ impl<'a> Replay<'a> {
             fleet
         };
         let sizes = fleet.pieces();
-        let work = self.work(sample, &sizes);
         let partitions = self.partitions(cluster);
+        let work = self.work(sample, &sizes, &partitions);
         let outcome = Play::run(
             &work,
             &partitions,
@@ -250,6 +250,19 @@ impl<'a> Replay<'a> {
         let given_back =
             |job: &Job| (job.ran - windows.length(job)) as f64 * f64::from(job.all_gpus());
         self.history.jobs.iter().map(given_back).sum::<f64>() / 3600.0
+    }
+}
+
+/// The CPUs of a job on each of its nodes. A job that had what its GPUs bring has its part of it on a piece; a job with
+/// other CPUs asked for them.
+fn cpus(job: &Job, units: u32, partition: Option<&Partition>) -> u32 {
+    let per_gpu = partition.and_then(|partition| partition.per_gpu.cpus);
+    match per_gpu.and_then(|cpus| u32::try_from(cpus).ok()) {
+        Some(per_gpu) if job.cpus == per_gpu.saturating_mul(job.gpus) => {
+            let part = u64::from(job.cpus) * u64::from(units.min(100));
+            u32::try_from(part.div_ceil(100)).unwrap_or(job.cpus)
+        }
+        _ => job.cpus,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::per_gpu::{Part, PerGpu};
+use gpufrac_slurm_conf::value::job_defaults;
 use gpufrac_slurm_conf::{Partition, Site, SlurmNode};
 
 use super::super::{Settings, gpu_count};
@@ -29,11 +30,10 @@ pub(in super::super) fn judge(
     let Some(partition) = site.partition(name) else {
         return;
     };
-    let counts_memory = setting(settings, "SelectTypeParameters")
-        .is_some_and(|text| text.to_ascii_uppercase().contains("MEMORY"));
+    let per_gpu = per_gpu(settings, config, partition);
     let mut seen = BTreeSet::new();
     for node in partition.nodes.iter().filter_map(|node| site.node(node)) {
-        let Some(pieces) = pieces(settings, config, partition, node) else {
+        let Some(pieces) = pieces(settings, config, partition, node, per_gpu) else {
             continue;
         };
         if !seen.insert((pieces.count, node.cpus(), node.memory())) {
@@ -42,58 +42,84 @@ pub(in super::super) fn judge(
         let place = settings
             .line_of_partition(name)
             .map(|it| it.entry.place().to_string());
-        let mut warn = |what: String, fix: String| {
-            found.push(Finding {
-                severity: Severity::Warning,
-                place: place.clone(),
+        let fits = || cpus_for_all(settings, config, partition, node);
+        let memory = counts_memory(settings)
+            .then(|| pieces.lack_of_memory(name, node))
+            .flatten();
+        let lacks = pieces
+            .lack_of_cpus(name, node, fits)
+            .into_iter()
+            .chain(memory);
+        found.extend(lacks.map(|(severity, what, fix)| Finding {
+            severity,
+            place: place.clone(),
+            what,
+            fix,
+        }));
+    }
+}
+
+impl Pieces {
+    fn lack_of_cpus(
+        &self,
+        partition: &str,
+        node: &SlurmNode,
+        fits: impl Fn() -> Option<u64>,
+    ) -> Option<(Severity, String, String)> {
+        let (cpus, each) = (u64::from(node.cpus()?), self.each.cpus?);
+        if self.all.cpus? <= cpus {
+            return None;
+        }
+        let what = format!(
+            "partition {partition}: the GPUs of node {} make {} pieces ({} GPUs), and its {cpus} CPUs at {each} for a piece end at {}",
+            node.name,
+            self.count,
+            self.gpus,
+            cpus / each.max(1),
+        );
+        Some(match fits() {
+            Some(cpus) => (
+                Severity::Warning,
                 what,
-                fix,
-            });
-        };
-        if let (Some(cpus), Some(all), Some(each)) =
-            (node.cpus(), pieces.all.cpus, pieces.each.cpus)
-            && all > cpus.into()
-        {
-            warn(
-                format!(
-                    "partition {name}: the GPUs of node {} make {} pieces ({} GPUs), and its {cpus} CPUs at {each} for a piece end at {}",
-                    node.name,
-                    pieces.count,
-                    pieces.gpus,
-                    u64::from(cpus) / each.max(1),
-                ),
-                format!(
-                    "write in [partition.{name}] of gpufrac.toml: cpus_per_gpu = {}",
-                    (cpus / pieces.gpus).max(1)
-                ),
-            );
-        }
-        let Some(memory) = node.memory().filter(|_| counts_memory) else {
-            continue;
-        };
-        let per_gpu = memory / u64::from(pieces.gpus);
-        let fix =
-            format!("write in [partition.{name}] of gpufrac.toml: memory_per_gpu = \"{per_gpu}M\"");
-        match (pieces.all.memory, pieces.each.memory) {
-            (Some(all), Some(each)) if all > memory => warn(
-                format!(
-                    "partition {name}: the GPUs of node {} make {} pieces ({} GPUs), and its {memory} MB at {each} for a piece end at {}",
-                    node.name,
-                    pieces.count,
-                    pieces.gpus,
-                    memory / each.max(1),
-                ),
-                fix,
+                format!("write in [partition.{partition}] of gpufrac.toml: cpus_per_gpu = {cpus}"),
             ),
-            (None, _) => warn(
-                format!(
-                    "partition {name}: a job that names no memory gets all of its node, so that the {} pieces of node {} wait for each other",
-                    pieces.count, node.name
-                ),
-                fix,
+            None => (
+                Severity::Note,
+                what,
+                "the node has fewer cores than pieces: offer larger sizes with `menu` in the pool"
+                    .to_owned(),
             ),
-            _ => {}
-        }
+        })
+    }
+
+    fn lack_of_memory(
+        &self,
+        partition: &str,
+        node: &SlurmNode,
+    ) -> Option<(Severity, String, String)> {
+        let memory = node.memory()?;
+        let what = match (self.all.memory, self.each.memory) {
+            (Some(all), Some(each)) if all > memory => format!(
+                "partition {partition}: the GPUs of node {} make {} pieces ({} GPUs), and its {memory} MB at {each} for a piece end at {}",
+                node.name,
+                self.count,
+                self.gpus,
+                memory / each.max(1),
+            ),
+            (None, _) => format!(
+                "partition {partition}: a job that names no memory gets all of its node, so that the {} pieces of node {} wait for each other",
+                self.count, node.name
+            ),
+            _ => return None,
+        };
+        let per_gpu = memory / u64::from(self.gpus);
+        Some((
+            Severity::Warning,
+            what,
+            format!(
+                "write in [partition.{partition}] of gpufrac.toml: memory_per_gpu = \"{per_gpu}M\""
+            ),
+        ))
     }
 }
 
@@ -103,12 +129,12 @@ fn pieces(
     config: &Config,
     partition: &Partition,
     node: &SlurmNode,
+    per_gpu: PerGpu,
 ) -> Option<Pieces> {
     let gpus = gpu_count::of(settings, config, &node.name)
         .number()
         .unwrap_or(0);
     let rules = config.rules(&partition.name);
-    let per_gpu = per_gpu(settings, config, partition);
     let threads: u64 = node
         .entry
         .get("ThreadsPerCore")
@@ -155,6 +181,58 @@ fn pieces(
     (pieces.count > 0).then_some(pieces)
 }
 
+/// The CPUs of a node by its GPUs, or as many fewer as let its smallest pieces run side by side; None where not even one
+/// CPU for a GPU does.
+fn cpus_for_all(
+    settings: &Settings,
+    config: &Config,
+    partition: &Partition,
+    node: &SlurmNode,
+) -> Option<u64> {
+    let cpus = u64::from(node.cpus()?);
+    let gpus = gpu_count::of(settings, config, &node.name).number()?;
+    let fits = |per_gpu: &u64| {
+        let per_gpu = PerGpu {
+            cpus: Some(*per_gpu),
+            memory: None,
+        };
+        pieces(settings, config, partition, node, per_gpu)
+            .and_then(|pieces| pieces.all.cpus)
+            .is_some_and(|all| all <= cpus)
+    };
+    (1..=cpus / u64::from(gpus.max(1))).rev().find(fits)
+}
+
+/// What gpufrac.toml should say that a GPU brings in a partition, from its node with the least: the CPUs and the memory of
+/// the node, without those that Slurm reserves, by its GPUs. Nothing of what the site says already.
+#[must_use]
+pub fn proposed(settings: &Settings, config: &Config, name: &str) -> PerGpu {
+    let site = settings.site();
+    let Some(partition) = site.partition(name) else {
+        return PerGpu::default();
+    };
+    let known = per_gpu(settings, config, partition);
+    let has_memory = !counts_memory(settings) || default_memory(settings, partition, 1).is_some();
+    let nodes = partition.nodes.iter().filter_map(|node| site.node(node));
+    let of_node = |node: &SlurmNode| {
+        pieces(settings, config, partition, node, known)?;
+        let gpus = u64::from(gpu_count::of(settings, config, &node.name).number()?.max(1));
+        let by_gpu = || Some(u64::from(node.cpus()?) / gpus).filter(|cpus| *cpus > 0);
+        let cpus = || cpus_for_all(settings, config, partition, node).or_else(by_gpu);
+        Some(PerGpu {
+            cpus: if known.cpus.is_none() { cpus() } else { None },
+            memory: node
+                .memory()
+                .filter(|_| known.memory.is_none() && !has_memory)
+                .map(|memory| memory / gpus),
+        })
+    };
+    nodes
+        .filter_map(of_node)
+        .reduce(|one, two| one.joined(two, u64::min))
+        .unwrap_or_default()
+}
+
 /// What a GPU brings in a partition: by gpufrac.toml, then by the partition, then by the cluster.
 pub(in super::super) fn per_gpu(
     settings: &Settings,
@@ -162,26 +240,9 @@ pub(in super::super) fn per_gpu(
     partition: &Partition,
 ) -> PerGpu {
     let of_file = config.rules(&partition.name).map(|rules| rules.per_gpu);
-    let of_partition = defaults(&|key| partition.entry.get(key).map(str::to_owned));
-    let of_cluster = defaults(&|key| setting(settings, key));
+    let of_partition = job_defaults(&|key| partition.entry.get(key).map(str::to_owned));
+    let of_cluster = job_defaults(&|key| settings.value(key).map(str::to_owned));
     of_file.unwrap_or_default().or(of_partition).or(of_cluster)
-}
-
-/// `DefCpuPerGPU` and `DefMemPerGPU`, by themselves or in `JobDefaults`.
-fn defaults(value: &dyn Fn(&str) -> Option<String>) -> PerGpu {
-    let all = value("JobDefaults").unwrap_or_default();
-    let number = |name: &str| {
-        let mut pairs = all.split(',').filter_map(|pair| pair.split_once('='));
-        let joined = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name));
-        let own = value(name);
-        own.as_deref()
-            .or(joined.map(|(_, number)| number))
-            .and_then(|text| text.trim().parse().ok())
-    };
-    PerGpu {
-        cpus: number("DefCpuPerGPU"),
-        memory: number("DefMemPerGPU"),
-    }
 }
 
 /// The MiB of a job that names no memory: `DefMemPerCPU` or `DefMemPerNode` of the partition, then of the cluster; None
@@ -198,14 +259,12 @@ fn default_memory(settings: &Settings, partition: &Partition, cpus: u64) -> Opti
             .or_else(|| number("DefMemPerNode"))
     };
     of(&|key| partition.entry.get(key).map(str::to_owned))
-        .or_else(|| of(&|key| setting(settings, key)))
+        .or_else(|| of(&|key| settings.value(key).map(str::to_owned)))
 }
 
-/// A value of the running slurmctld, or of slurm.conf.
-fn setting(settings: &Settings, key: &str) -> Option<String> {
-    let running = settings.running_value(key).map(str::to_owned);
-    running.or_else(|| {
-        let (_, value) = settings.files.as_ref()?.slurm.last(key)?;
-        Some(value.to_owned())
-    })
+/// Whether the scheduler counts memory.
+fn counts_memory(settings: &Settings) -> bool {
+    settings
+        .value("SelectTypeParameters")
+        .is_some_and(|text| text.to_ascii_uppercase().contains("MEMORY"))
 }
