@@ -24,6 +24,8 @@ use crate::error::CliError;
 use crate::steps::Steps;
 use crate::{finding, patch};
 
+mod per_gpu;
+
 /// The GPU of a pool: from the options, or from NVML.
 struct PoolGpu {
     index: u32,
@@ -64,9 +66,12 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
             (config, before.clone().unwrap_or_default())
         }
         None => {
-            let after = with_pools(args, &node, &settings, files, before.as_deref())?;
-            let config = Config::parse(&after, &path.to_string_lossy());
-            (config.map_err(CliError::Proposed)?, after)
+            let pools = with_pools(args, &node, &settings, files, before.as_deref())?;
+            let parse = |text: &str| {
+                Config::parse(text, &path.to_string_lossy()).map_err(CliError::Proposed)
+            };
+            let after = per_gpu::add(&settings, &parse(&pools)?, &pools)?;
+            (parse(&after)?, after)
         }
     };
     if args.gpus.is_none() {
