@@ -226,7 +226,12 @@ fn left_drained(record: &Record) -> Option<Finding> {
     })
 }
 
-fn expected(settings: &Settings, config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
+pub(super) fn expected(
+    settings: &Settings,
+    config: &Config,
+    name: &str,
+    gpus: u32,
+) -> Option<GresLines> {
     let folder = PathBuf::from(config.paths.for_node(name).devices);
     let devices = config.devices_of_node(name, gpus);
     let cores = |gpu| near::cores(settings, &devices, &folder, name, gpu);

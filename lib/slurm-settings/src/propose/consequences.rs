@@ -6,10 +6,12 @@ use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::fraction::Fraction;
 use gpufrac_core::hostlist;
 use gpufrac_core::mig_type::MigType;
-use gpufrac_slurm_conf::{Counts, Site, SlurmNode, counts};
+use gpufrac_slurm_conf::{ConfFile, Counts, Site, SlurmNode, counts};
 
-use super::super::Settings;
-use super::super::gres_lines::{PLAIN, is_own_type};
+use super::super::gres_lines::{NodeLines, PLAIN, is_own_type};
+use super::super::nodes::expected;
+use super::super::rules::is;
+use super::super::{Settings, gpu_count};
 
 /// A kind of request that ends.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +22,8 @@ enum Ends {
     Shards(u64),
     Mps,
     NoType,
+    /// What gres.conf said of the cores near GPUs.
+    Cores,
 }
 
 /// The sentences. `after`: the nodes with the changes; `changed`: those whose devices change.
@@ -44,11 +48,27 @@ pub(super) fn of(
         for end in of_node(name, &of(&files.site), &of(after), config) {
             ends.entry(end).or_default().push(name);
         }
+        if loses_cores(settings, &files.gres, config, name) {
+            ends.entry(Ends::Cores).or_default().push(name);
+        }
     }
     let sentences = ends.iter();
     sentences
         .map(|(end, nodes)| end.text(&hostlist::short(nodes)))
         .collect()
+}
+
+/// Whether Slurm knew the cores near the GPUs of a node, by `Cores=` or AutoDetect, and the new lines do not say them.
+fn loses_cores(settings: &Settings, gres: &ConfFile, config: &Config, node: &str) -> bool {
+    let lines = NodeLines::of(gres, node, &config.count_name);
+    let detects = lines.detect.is_some_and(|(_, how)| !is(&how, "off"));
+    let gpus = gpu_count::of(settings, config, node).number();
+    let says = |gpus| {
+        let lines = expected(settings, config, node, gpus)?;
+        let mut lines = lines.gres_conf(node).into_iter();
+        Some(lines.any(|line| line.contains(" Cores=")))
+    };
+    (detects || !lines.cores.is_empty()) && !gpus.and_then(says).unwrap_or(false)
 }
 
 fn of_node(node: &str, before: &Counts, after: &Counts, config: &Config) -> BTreeSet<Ends> {
@@ -123,6 +143,10 @@ impl Ends {
             ),
             Ends::NoType => format!(
                 "the GPUs without a pool on {nodes} get the Type {PLAIN}: for one of them users write --gres=gpu:{PLAIN}:1"
+            ),
+            Ends::Cores => format!(
+                "a job's CPUs may be on another socket than its slice on {nodes}: gres.conf no longer says which cores are near the GPUs. Before \
+                 Slurm 23.11.5 a job of a whole GPU could then get one with fractions on it; from that release on `gpufrac init` on the node writes Cores="
             ),
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 
-use super::super::{Running, Settings, judge};
+use super::super::{HostGpu, HostGpus, Running, Settings, judge};
 use super::*;
 use gpufrac_slurm_conf::Files;
 
@@ -18,6 +18,7 @@ struct World {
     config: Config,
     gpus: Gpus,
     running: Option<Running>,
+    nvml: Option<HostGpus>,
 }
 
 impl World {
@@ -27,6 +28,7 @@ impl World {
             config: Config::parse(POOL, "gpufrac.toml").unwrap(),
             gpus: Gpus::default(),
             running: None,
+            nvml: None,
         };
         world.write("slurm.conf", slurm_conf);
         world.write("gres.conf", gres_conf);
@@ -57,6 +59,7 @@ impl World {
         let settings = Settings {
             files: Some(Files::read(Path::new("/etc/slurm/slurm.conf"), &read, &glob).unwrap()),
             running: self.running.clone(),
+            gpus: self.nvml.clone(),
             ..Settings::default()
         };
         let texts = Texts {
@@ -143,6 +146,12 @@ fn one_node_of_a_line_gets_a_line_of_its_own() {
     let mut world = World::new(SITE, gres).pools("gn[01-02]", "gn01");
     let proposal = world.follow();
     assert_eq!(proposal.nodes, ["gn01"]);
+    let told = &proposal.consequences;
+    assert!(
+        told.iter()
+            .any(|text| text.contains("no longer says which cores are near")),
+        "{told:?}"
+    );
     assert!(world.text("slurm.conf").contains(
         "NodeName=gn01 CPUs=8 Gres=gpu:half:4,shard:half:200,gpufrac:200,tmpdisk:5 Weight=3  # two\n\
          NodeName=gn02 CPUs=8 Gres=gpu:h100:2,tmpdisk:5 Weight=3  # two\n"
@@ -155,6 +164,37 @@ fn one_node_of_a_line_gets_a_line_of_its_own() {
          NodeName=gn01 Name=gpufrac Count=200\n\
          NodeName=gn02 Name=gpu Type=h100 File=/dev/nvidia[0-1] Cores=0-3\n"
     );
+}
+
+/// Promise (admins): gres.conf names the cores near each GPU from Slurm 23.11.5 on.
+/// With `a_jobs_cpus_are_near_its_slice`.
+#[test]
+fn gpus_have_their_cores_where_slurm_counts_them_right() {
+    let gres = "NodeName=gn[01-02] Name=gpu Type=h100 File=/dev/nvidia[0-1]\n";
+    let gpu = |minor, cores: &str| HostGpu {
+        minor,
+        product: "NVIDIA H100 80GB HBM3".to_owned(),
+        cores: Some(cores.to_owned()),
+    };
+    for (release, has) in [("22.05.8", false), ("23.11.4", false), ("23.11.5", true)] {
+        let mut world = World::new(SITE, gres);
+        let config = format!("SLURM_VERSION          = {release}\n");
+        world.running = Some(Running::parse(&config, "", ""));
+        world.nvml = Some(HostGpus {
+            node: "gn01".to_owned(),
+            gpus: vec![gpu(0, "0-1"), gpu(1, "2-3")],
+        });
+        let (_, proposal) = world.propose();
+        let gres = proposal
+            .changes
+            .iter()
+            .find(|change| change.path.ends_with("gres.conf"));
+        let after = &gres.unwrap().after;
+        for (files, cores) in [("half[0-1]", "0-1"), ("half[2-3]", "2-3")] {
+            let line = format!("File=/dev/gpufrac/{files} Cores={cores}\n");
+            assert_eq!(after.contains(&line), has, "{release}: {after}");
+        }
+    }
 }
 
 #[test]
