@@ -78,20 +78,38 @@ fn by_uuid(call: &Call, uuid: &str) -> Answer<DeviceHandle> {
     Err(Code::NOT_FOUND)
 }
 
-/// The number of the caller's processors, all of which are near to the simulated GPUs.
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// The threads near a GPU. A simulated node with `sys/devices/system/cpu` divides its GPUs among its sockets in the order
+/// of both; elsewhere all threads of the caller are near.
+fn near(call: &Call, index: usize) -> Vec<usize> {
+    let folder = call.root().join("sys/devices/system/cpu");
+    let socket = |thread: usize| {
+        let file = folder.join(format!("cpu{thread}/topology/physical_package_id"));
+        let text = std::fs::read_to_string(file).ok()?;
+        text.trim().parse::<usize>().ok()
+    };
+    let sockets: Vec<usize> = (0..).map_while(socket).collect();
+    let Some(last) = sockets.iter().max() else {
+        return (0..std::thread::available_parallelism().map_or(1, usize::from)).collect();
+    };
+    let own = index * (last + 1) / call.node.gpus.len();
+    (0..sockets.len())
+        .filter(|thread| sockets[*thread] == own)
+        .collect()
 }
 
-fn cpu_set(size: c_uint, set: Out<c_ulong>) -> Answer {
+fn cpu_set(call: &Call, device: DeviceHandle, size: c_uint, set: Out<c_ulong>) -> Answer {
+    let index = call.device(device)?.index;
     if size == 0 || set.is_null() {
         return Err(Code::INVALID_ARGUMENT);
     }
-    let count = processors();
-    for word in 0..size as usize {
-        let left = count.saturating_sub(word * 64).min(64);
-        let bits = if left == 64 { u64::MAX } else { (1 << left) - 1 };
-        set.at(word).set(bits)?;
+    let mut words = vec![0; size as usize];
+    for thread in near(call, index) {
+        if let Some(word) = words.get_mut(thread / 64) {
+            *word |= 1 << (thread % 64);
+        }
+    }
+    for (at, word) in words.into_iter().enumerate() {
+        set.at(at).set(word)?;
     }
     Ok(())
 }
@@ -259,8 +277,7 @@ nvml! {
     }
 
     fn nvmlDeviceGetCpuAffinity(device: DeviceHandle, size: c_uint, set: Out<c_ulong>) {
-        Call::new()?.device(device)?;
-        cpu_set(size, set)
+        cpu_set(&Call::new()?, device, size, set)
     }
 
     fn nvmlDeviceGetCpuAffinityWithinScope(
@@ -269,8 +286,7 @@ nvml! {
         set: Out<c_ulong>,
         _scope: c_uint,
     ) {
-        Call::new()?.device(device)?;
-        cpu_set(size, set)
+        cpu_set(&Call::new()?, device, size, set)
     }
 
     fn nvmlDeviceGetMemoryAffinity(
