@@ -17,7 +17,7 @@ nodes = "@NODES@"
 "#;
 
 /// A node of two sockets whose cores and memory are counted, and the cluster's values for a GPU.
-const SITE: &str = "DefCpuPerGPU=8\nDefMemPerGPU=16000\n";
+pub const SITE: &str = "DefCpuPerGPU=8\nDefMemPerGPU=16000\n";
 
 fn site(builder: LabBuilder) -> LabBuilder {
     builder
@@ -27,7 +27,7 @@ fn site(builder: LabBuilder) -> LabBuilder {
 }
 
 /// CPUs and MB of a running job, as Slurm counts them.
-fn counted(job: &Job) -> (u32, u32) {
+pub fn counted(job: &Job) -> (u32, u32) {
     let tres = [job.field("AllocTRES"), job.field("TRES")].join(",");
     let value = |name: &str| {
         let mut items = tres.split(',').filter_map(|item| item.split_once('='));
@@ -146,5 +146,56 @@ fn all_pieces_of_eight_gpus_run_side_by_side() -> Result<(), LabError> {
         .run()?
         .success()?;
     lab.wait_until_empty(Duration::from_secs(120))?;
+    lab.expect_nothing_left()
+}
+
+/// Promise (users): each way of submitting brings CPUs and memory, and says how many.
+/// With `a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other`, `a_cron_job_gets_a_slice_each_time_it_runs`.
+#[test]
+fn each_way_of_submitting_brings_cpus_and_memory_and_says_so() -> Result<(), LabError> {
+    // Components of one job get separate nodes.
+    let lab = Lab::builder().nodes(2).slurm_conf_extra(SITE).start()?;
+    let user = lab.users()[0].clone();
+    let quarter = "2 CPUs and 4000 MB with it (a quarter of this partition's share of a GPU)";
+    let sleep = "--wrap=sleep 1000";
+
+    let het = ["--gres=gpufrac:0.25", sleep, ":", "--gres=gpufrac:0.5"];
+    let first = lab.sbatch(&user, &het)?;
+    let found = [first, JobId(first.0 + 1)].map(|job| {
+        let running = lab.wait_for_state(job, &["RUNNING"])?;
+        Ok::<_, LabError>(counted(&running))
+    });
+    let [one, two] = found;
+    assert_eq!((one?, two?), ((2, 4000), (4, 8000)));
+
+    lab.sbatch(&user, &["--array=1-3", "--gres=gpufrac:0.25", sleep])?;
+    lab.wait("the tasks run", Duration::from_secs(60), || {
+        let jobs = lab.jobs()?.into_iter();
+        let tasks = jobs.filter(|job| {
+            job.state() == "RUNNING" && !["", "N/A"].contains(&job.field("ArrayTaskId"))
+        });
+        let given: Vec<_> = tasks.map(|job| counted(&job)).collect();
+        assert!(given.iter().all(|given| *given == (2, 4000)), "{given:?}");
+        Ok((given.len() == 3).then_some(()))
+    })?;
+    lab.command("scancel")
+        .args(["-u", &user.name])
+        .run()?
+        .success()?;
+    lab.wait_until_empty(Duration::from_secs(60))?;
+
+    let see = "echo $SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE";
+    for program in ["srun", "salloc"] {
+        let step: &[&str] = if program == "srun" { &[] } else { &["srun"] };
+        let args = [&["--gres=gpufrac:0.25"], step, &["sh", "-c", see]].concat();
+        let said = lab
+            .command(program)
+            .user(&user)
+            .args(args)
+            .run()?
+            .success()?;
+        assert!(said.stderr.contains(quarter), "{program}: {said:?}");
+        assert_eq!(said.stdout.trim(), "2 4000", "{program}: {said:?}");
+    }
     lab.expect_nothing_left()
 }

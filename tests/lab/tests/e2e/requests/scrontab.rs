@@ -6,6 +6,7 @@ use gpufrac_lab::{Lab, LabError};
 
 use super::{counts, lines};
 use crate::needs_slurm;
+use crate::share::SITE;
 
 /// Promise (users): cron jobs of scrontab.
 #[test]
@@ -13,7 +14,7 @@ fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
     // Debian's package of 22.05 has no scrontab.
     needs_slurm(23, 2)?;
     let lab = Lab::builder()
-        .slurm_conf_extra("ScronParameters=enable")
+        .slurm_conf_extra(&format!("ScronParameters=enable\n{SITE}"))
         .start()?;
     let user = &lab.users()[0];
     lab.gpusim(&lab.nodes()[0], &["manner", "random-uuids"])?;
@@ -44,6 +45,9 @@ fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
     let jobs = lab.jobs()?;
     let job = jobs.first().expect("the cron job").id();
     assert_eq!(counts(&lab, job)?, "gpufrac:25,shard:25");
+    let job = lab.job(job)?;
+    let given = [job.field("MinCPUsNode"), job.field("MinMemoryNode")];
+    assert_eq!(given, ["2", "4000M"], "{job:?}");
     // The job runs at each full minute.
     let output = lab.wait("it ran twice", Duration::from_secs(200), || {
         let output = std::fs::read_to_string(work.join("cron.out")).unwrap_or_default();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use gpufrac_lab::{JobId, Lab, LabError, Running, Slurm};
 
 use super::counts;
+use crate::share::{SITE, counted};
 use crate::{HOLD, go};
 
 /// The differences between releases.
@@ -182,15 +183,17 @@ fn length_of(head: &str) -> Option<usize> {
 /// dropped.
 #[test]
 fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<(), LabError> {
-    let lab = Lab::builder().start()?;
+    let lab = Lab::builder().slurm_conf_extra(SITE).start()?;
     let node = &lab.nodes()[0];
     let rest = Rest::start(&lab)?;
 
     let (job, told) = rest.taken("gpufrac:0.2", "");
-    assert_eq!(
-        told,
-        "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)"
-    );
+    for words in [
+        "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)",
+        "2 CPUs and 4000 MB with it",
+    ] {
+        assert!(told.contains(words), "no {words:?} in {told}");
+    }
     assert_eq!(counts(&lab, job)?, "gpufrac:25,shard:25");
     let mut jobs = vec![job];
     if let Some(key) = rest.api.spank {
@@ -202,6 +205,7 @@ fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<
     for &job in &jobs {
         lab.wait_for_state(job, &["RUNNING"])?;
         let shown = lab.job(job)?;
+        assert_eq!(counted(&shown), (2, 4000), "{shown:?}");
         assert!(
             shown.field("UserId").starts_with(&lab.users()[0].name),
             "{shown:?}"
