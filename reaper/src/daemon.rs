@@ -1,5 +1,5 @@
-//! The rounds of the daemon. Four owners have all that lasts: [`Decisions`], [`Accounting`], [`PrivateFiles`] and
-//! [`Published`]. None knows another; a round passes values between them: leases, samples, due actions, findings.
+//! The rounds of the daemon. Four owners have all that lasts: `Decisions`, `Accounting`, `PrivateFiles` and
+//! `Published`. None knows another; a round passes values between them: leases, samples, due actions, findings.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

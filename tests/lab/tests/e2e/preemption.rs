@@ -310,7 +310,7 @@ fn a_suspended_job_keeps_its_slice() -> Result<(), LabError> {
     lab.wait_for_state(low, &["RUNNING"])?;
     let slice = lab.slice(node, low)?;
     // The other half is free; the other job is suspended for all CPUs of the node.
-    let high = submit(&lab, &["-p", "high", "-c4"], "0.5", "sleep 1000")?;
+    let high = submit(&lab, &["-p", "high", "-c8"], "0.5", "sleep 1000")?;
     lab.wait_for_state(high, &["RUNNING"])?;
     lab.wait_for_state(low, &["SUSPENDED"])?;
     assert_eq!(lab.slice(node, low)?.instance, slice.instance);

@@ -136,8 +136,8 @@ pub(super) const MISTAKES: &[Mistake] = &[
     in_file!(
         "GPUs are not counted by device",
         "slurm.conf",
-        "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n",
-        "SelectType=select/linear\n",
+        "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core_Memory\n",
+        "SelectType=select/linear\nSelectTypeParameters=CR_Memory\n",
         "write instead: SelectType=select/cons_tres"
     ),
     in_file!(

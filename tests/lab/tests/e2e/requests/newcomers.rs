@@ -78,14 +78,6 @@ const WRONG: &[(&str, &str)] = &[
         "cannot be combined with --ntasks-per-gpu",
     ),
     (
-        "--gres=gpufrac:0.33 --cpus-per-gpu=2",
-        "cannot be combined with --cpus-per-gpu",
-    ),
-    (
-        "--gres=gpufrac:0.33 --mem-per-gpu=1G",
-        "cannot be combined with --mem-per-gpu",
-    ),
-    (
         "--gres=gpufrac:0.33 --gpu-freq=low",
         "cannot be combined with --gpu-freq",
     ),
