@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use gpufrac_lab::{Job, JobId, Lab, LabBuilder, LabError};
 
+use crate::needs_slurm;
+
 /// Cores of each of two sockets, with two threads each.
 const CORES: u32 = 8;
 
@@ -78,6 +80,19 @@ fn waits(lab: &Lab, job: JobId) -> Result<(), LabError> {
     })
 }
 
+/// A job with all CPUs of the first socket.
+fn take_the_first_socket(lab: &Lab) -> Result<(), LabError> {
+    let options = [
+        "-n1",
+        "-c16",
+        "--cores-per-socket=8",
+        "--sockets-per-node=1",
+    ];
+    let job = lab.wait_for_state(run(lab, &options)?, &["RUNNING"])?;
+    assert_eq!(job.field("CPU_IDs"), "0-15", "{job:?}");
+    Ok(())
+}
+
 /// Promise (admins): a job's CPUs are of the socket of its slice as far as they are free, and always with
 /// `--gres-flags=enforce-binding` or `ENFORCE_BINDING_GRES`.
 #[test]
@@ -105,17 +120,7 @@ fn a_jobs_cpus_are_near_its_slice() -> Result<(), LabError> {
     );
     cancel_all(&lab)?;
 
-    // The CPUs of the first socket are taken.
-    let filler = run(
-        &lab,
-        &[
-            "-n1",
-            "-c16",
-            "--cores-per-socket=8",
-            "--sockets-per-node=1",
-        ],
-    )?;
-    lab.wait_for_state(filler, &["RUNNING"])?;
+    take_the_first_socket(&lab)?;
     let bound = ["--gres=gpufrac:0.5", "-n1", "--gres-flags=enforce-binding"];
     let mut near = Vec::new();
     for _ in 0..4 {
@@ -132,6 +137,22 @@ fn a_jobs_cpus_are_near_its_slice() -> Result<(), LabError> {
         cpus, device,
         "a job that is not bound takes CPUs of the other socket"
     );
+    cancel_all(&lab)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn cores_hold_jobs_where_slurm_enforces_binding() -> Result<(), LabError> {
+    needs_slurm(23, 11)?;
+    let words = "SelectTypeParameters=CR_Core_Memory,ENFORCE_BINDING_GRES";
+    let lab = start(Lab::builder().slurm_conf_extra(words))?;
+    take_the_first_socket(&lab)?;
+    let half = ["--gres=gpufrac:0.5", "-n1"];
+    for _ in 0..4 {
+        let job = lab.wait_for_state(run(&lab, &half)?, &["RUNNING"])?;
+        assert_eq!(sockets(&job), (1, 1), "{job:?}");
+    }
+    waits(&lab, run(&lab, &half)?)?;
     cancel_all(&lab)?;
     lab.expect_nothing_left()
 }
