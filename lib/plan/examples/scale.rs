@@ -138,6 +138,7 @@ fn history(jobs: u32, gpus: u32, load: f64) -> History {
             nodes: 1,
             gpus: count,
             cpus: 0,
+            memory: 0,
             priority: 0,
             need: Need {
                 memory_mib: Some(80_000.0 * random.f32() * random.f32()),

@@ -25,8 +25,8 @@ pub struct ClusterNode {
     pub gpus: u32,
     /// Its CPUs for jobs; None where they are not known.
     pub cpus: Option<u32>,
-    /// Its memory for jobs in MiB; None where it is not known.
-    pub memory: Option<u64>,
+    /// Its memory for jobs in MiB; None where it is not known, or not counted.
+    pub memory: Option<u32>,
     /// Its shards, of all GPUs together.
     pub shards: u32,
     /// Its percents of MPS, of all GPUs together.

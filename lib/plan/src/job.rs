@@ -106,6 +106,8 @@ pub struct Job {
     pub gpus: u32,
     /// CPUs on each node; 0 where they are not known.
     pub cpus: u32,
+    /// Memory on each node in MiB; 0 where it is not known.
+    pub memory: u32,
     /// Slurm's priority; 0 where it is not known.
     pub priority: u64,
     /// The use of the GPU.

@@ -51,6 +51,8 @@ pub struct Request {
     pub count: u32,
     /// CPUs; 0 where they are not known.
     pub cpus: u32,
+    /// Memory in MiB; 0 where it is not known.
+    pub memory: u32,
 }
 
 /// A slice that a job holds.
@@ -63,8 +65,9 @@ pub struct PlacedSlice {
     pub device: u8,
     /// Units that Slurm counts.
     pub units: u32,
-    /// CPUs of the job on the node: all of them with its first slice there.
+    /// CPUs and memory in MiB of the job on the node: all of them with its first slice there.
     pub cpus: u32,
+    pub memory: u32,
     /// Compute of the slice as a part of the GPU's.
     pub compute: f64,
     /// The instance, where there is one.
@@ -88,6 +91,8 @@ pub struct Machine {
     used: u32,
     /// CPUs that are free; None where they are not known.
     cpus: Option<u32>,
+    /// Memory that is free in MiB; None where it is not known or not counted.
+    memory: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,6 +127,7 @@ impl Fleet {
                 free: vec![Free::default(); lendings.len()],
                 used: 0,
                 cpus: None,
+                memory: None,
             };
             machine.count(&lendings);
             machine
@@ -173,6 +179,15 @@ impl Fleet {
     pub fn with_cpus(mut self, cpus: &[Option<u32>]) -> Fleet {
         for (machine, cpus) in self.machines.iter_mut().zip(cpus) {
             machine.cpus = *cpus;
+        }
+        self
+    }
+
+    /// Counts the memory of nodes, too: MiB of each, None where it is not counted.
+    #[must_use]
+    pub fn with_memory(mut self, memory: impl Iterator<Item = Option<u32>>) -> Fleet {
+        for (machine, memory) in self.machines.iter_mut().zip(memory) {
+            machine.memory = memory;
         }
         self
     }
@@ -234,6 +249,10 @@ impl Fleet {
             first.cpus = request.cpus;
             *free -= request.cpus;
         }
+        if let (Some(first), Some(free)) = (held.first_mut(), &mut self.machines[node].memory) {
+            first.memory = request.memory;
+            *free -= request.memory;
+        }
         Some(held)
     }
 
@@ -283,6 +302,7 @@ impl Fleet {
             device: u8::try_from(device).unwrap_or(u8::MAX),
             units,
             cpus: 0,
+            memory: 0,
             compute,
             instance,
         })
@@ -297,8 +317,14 @@ impl Fleet {
 
 impl Machine {
     fn has_room(&self, offers: &[Offers], request: Request) -> bool {
-        let Request { units, count, cpus } = request;
-        if self.cpus.is_some_and(|free| free < cpus) {
+        let Request {
+            units,
+            count,
+            cpus,
+            memory,
+        } = request;
+        let lacks = |free: Option<u32>, wanted| free.is_some_and(|free| free < wanted);
+        if lacks(self.cpus, cpus) || lacks(self.memory, memory) {
             return false;
         }
         let offering = offers.iter().zip(&self.free);
@@ -314,6 +340,7 @@ impl Machine {
         let gpu = &mut self.gpus[usize::from(held.gpu)];
         gpu.used[usize::from(held.device)] -= held.units;
         self.cpus = self.cpus.map(|free| free + held.cpus);
+        self.memory = self.memory.map(|free| free + held.memory);
         if let Some(instance) = held.instance
             && let Some(at) = gpu.instances.iter().position(|one| *one == instance)
         {

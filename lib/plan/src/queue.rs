@@ -40,6 +40,8 @@ pub struct Work {
     pub count: u32,
     /// CPUs on each node; 0 where they are not known.
     pub cpus: u32,
+    /// Memory on each node in MiB; 0 where it is not known.
+    pub memory: u32,
     pub nodes: u32,
     /// Part of its time in which the GPU works.
     pub activity: f64,
@@ -58,6 +60,7 @@ impl Work {
             units: self.units,
             count: self.count,
             cpus: self.cpus,
+            memory: self.memory,
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct Forecast<'a> {
     pub rate: Option<(f64, String)>,
     /// What the plan knows of CPUs.
     pub cpus: String,
+    /// Whether memory of nodes is counted.
+    pub counts_memory: bool,
     /// How many of the smallest pieces the nodes hold at once.
     pub room: Vec<String>,
     /// The gpufrac.toml of the best way of lending; empty where there is no gain.
@@ -84,6 +86,7 @@ impl<'a> Forecast<'a> {
             rate,
             cpus: cpus(options, history, cluster.0),
             room: room::lines(best.candidate, &options.model, cluster.0),
+            counts_memory: cluster.0.nodes.iter().any(|node| node.memory.is_some()),
             file,
             lines,
         })
@@ -177,6 +180,9 @@ impl<'a> Forecast<'a> {
             ));
         }
         lines.push(self.cpus.clone());
+        if self.counts_memory {
+            lines.push("the memory of nodes is counted, as slurm.conf says".to_owned());
+        }
         lines.extend(self.room.iter().cloned());
         lines.extend(self.limits());
         let skipped = self.skipped;

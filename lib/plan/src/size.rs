@@ -104,6 +104,7 @@ mod tests {
             nodes: 1,
             gpus: 1,
             cpus: 0,
+            memory: 0,
             priority: 0,
             need,
             idle: Vec::new(),

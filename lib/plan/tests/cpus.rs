@@ -20,6 +20,7 @@ fn job(submit: u64, ran: u64, units: u32, cpus: u32) -> Work {
         units,
         count: 1,
         cpus,
+        memory: 0,
         nodes: 1,
         activity: 0.0,
         share: 1.0,
@@ -65,6 +66,34 @@ fn jobs_wait_for_cpus_where_gpus_are_free() {
         1,
         "no node has as many"
     );
+}
+
+#[test]
+fn jobs_wait_for_memory_where_it_is_counted() {
+    let model = Model::named("H100-80").unwrap();
+    let candidate = Candidate::parse("uniform:1/2").unwrap();
+    let with_memory = |memory: Option<u32>| {
+        let fleet = candidate.fleet(&model, &[8]).unwrap();
+        let all = Partition {
+            nodes: vec![0],
+            ..Partition::default()
+        };
+        let one = Work {
+            memory: 8000,
+            ..job(0, 100, 50, 1)
+        };
+        let outcome = Play::run(
+            &vec![one; 4],
+            &[all],
+            &[],
+            fleet.with_memory([memory].into_iter()),
+            &Curve::default(),
+            Settings::default(),
+        );
+        starts(&outcome)
+    };
+    assert_eq!(with_memory(Some(16000)), [0, 0, 100, 100]);
+    assert_eq!(with_memory(None), [0; 4], "not counted");
 }
 
 #[test]
@@ -125,7 +154,7 @@ fn printed_with(defaults: &str, cpus: u32, more: &[&str]) -> String {
     let (history, nodes) = (folder.path().join("history"), folder.path().join("nodes"));
     std::fs::write(&history, rows).unwrap();
     let lines = format!(
-        "NodeName=gn1 CPUEfctv=64 CPUTot=64 Gres=gpu:8\nNodeName=gn2 CPUTot=64 RealMemory=64000 Gres=gpu:8\n\
+        "SelectTypeParameters=CR_Core_Memory\nNodeName=gn1 CPUEfctv=64 CPUTot=64 Gres=gpu:8\nNodeName=gn2 CPUTot=64 RealMemory=64000 Gres=gpu:8\n\
          PartitionName=gpu Nodes=ALL {defaults}\n"
     );
     std::fs::write(&nodes, lines).unwrap();

@@ -83,6 +83,7 @@ fn no_schedule_is_better_than_the_bound_and_ours_is_near_it() {
                 units: random.choice(SIZES).unwrap(),
                 count: 1,
                 cpus: 0,
+                memory: 0,
                 nodes: 1,
                 activity: 0.0,
                 share: 1.0,

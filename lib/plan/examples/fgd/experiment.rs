@@ -201,6 +201,7 @@ impl Experiment {
                     units,
                     count: task.gpus,
                     cpus: 0,
+                    memory: 0,
                 };
                 if task.gpus > 0 && fleet.take(node, request).is_none() {
                     continue;

@@ -75,6 +75,7 @@ fn line(
         units,
         count: 1,
         cpus: 0,
+        memory: 0,
     };
     let held = fleet.take(0, request).unwrap_or_default();
     let compute = held.first().map_or(1.0, |one| one.compute);

@@ -27,6 +27,9 @@ pub fn read_file(path: &Path, text: &str, included: Read<'_>) -> Option<Cluster>
 
 fn cluster(file: &ConfFile) -> Option<Cluster> {
     let site = Site::of(file);
+    let select = file.last("SelectTypeParameters");
+    let counts_memory =
+        select.is_some_and(|(_, text)| text.to_ascii_uppercase().contains("MEMORY"));
     let nodes = site.nodes.iter().filter_map(|node| {
         let gres = node.gres().unwrap_or_default();
         let devices = Devices::of(gres).unwrap_or_default();
@@ -34,7 +37,10 @@ fn cluster(file: &ConfFile) -> Option<Cluster> {
             name: node.name.clone(),
             gpus: Some(devices.all_gpus()).filter(|gpus| *gpus > 0)?,
             cpus: node.cpus(),
-            memory: node.memory(),
+            memory: node
+                .memory()
+                .filter(|_| counts_memory)
+                .and_then(|mib| u32::try_from(mib).ok()),
             shards: devices.shards,
             mps: devices.mps,
             instance: match devices.gpus {

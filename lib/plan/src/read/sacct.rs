@@ -201,10 +201,17 @@ fn job(row: &Row<'_>, history: &mut History, known_end: u64) -> Result<Option<Jo
         nodes: held.nodes,
         gpus: held.gpus,
         cpus: count("cpu").unwrap_or(0) / held.nodes,
+        memory: memory(text("AllocTRES")?) / held.nodes,
         priority: text("Priority")?.parse().unwrap_or(0),
         need,
         ..Job::default()
     }))
+}
+
+/// MiB of all nodes; 0 where the text has none.
+fn memory(tres: &str) -> u32 {
+    let bytes = value::tres(tres, "mem").and_then(value::bytes);
+    bytes.map_or(0, |bytes| (bytes / f64::from(1 << 20)) as u32)
 }
 
 /// GPUs of a row on all nodes.

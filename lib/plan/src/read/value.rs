@@ -2,7 +2,7 @@
 
 use gpufrac_core::mig_type::{GpuPart, MigType};
 use gpufrac_core::slurm_text::items;
-use gpufrac_slurm_conf::value::bytes;
+pub use gpufrac_slurm_conf::value::bytes;
 pub(super) use gpufrac_slurm_conf::value::span;
 pub use gpufrac_slurm_conf::value::{LONGEST, limit, time, tres};
 

@@ -71,7 +71,7 @@ impl Pieces {
         let cpus = node.cpus.map(u64::from);
         let limits = [
             (cpus, self.each.cpus, "CPUs"),
-            (node.memory, self.each.memory, "MB"),
+            (node.memory.map(u64::from), self.each.memory, "MB"),
         ];
         let limit = |(all, each, what): (Option<u64>, Option<u64>, &str)| {
             let (all, each) = (all?, each?);

@@ -152,6 +152,10 @@ impl<'a> Replay<'a> {
 
     /// The work of a sample with the sizes of a way of lending, in the partitions of a cluster.
     pub fn work(&self, sample: &[Drawn], sizes: &[Size], partitions: &[Partition]) -> Vec<Work> {
+        let per_gpu = |job: &Job| {
+            let partition = partitions.get(job.partition as usize);
+            partition.map(|it| it.per_gpu).unwrap_or_default()
+        };
         let one = |drawn: &Drawn| {
             let job = &self.history.jobs[drawn.job];
             let (units, _) = size::choose(job, &drawn.need, sizes, self.options.rule);
@@ -163,7 +167,8 @@ impl<'a> Replay<'a> {
                 priority: job.priority,
                 units,
                 count: job.gpus,
-                cpus: cpus(job, units, partitions.get(job.partition as usize)),
+                cpus: part(job.cpus, per_gpu(job).cpus, job, units),
+                memory: part(job.memory, per_gpu(job).memory, job, units),
                 nodes: job.nodes,
                 activity: drawn.need.activity.map_or(1.0, f64::from),
                 share: drawn.need.share.map_or(1.0, f64::from),
@@ -193,6 +198,7 @@ impl<'a> Replay<'a> {
         cluster: &Cluster,
     ) -> Result<Played, LayoutError> {
         let fleet = candidate.fleet(&self.options.model, &cluster.gpus_by_node())?;
+        let fleet = fleet.with_memory(cluster.nodes.iter().map(|node| node.memory));
         let fleet = if self.options.counts_cpus {
             fleet.with_cpus(&cluster.cpus_by_node())
         } else {
@@ -253,16 +259,15 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The CPUs of a job on each of its nodes. A job that had what its GPUs bring has its part of it on a piece; a job with
-/// other CPUs asked for them.
-fn cpus(job: &Job, units: u32, partition: Option<&Partition>) -> u32 {
-    let per_gpu = partition.and_then(|partition| partition.per_gpu.cpus);
-    match per_gpu.and_then(|cpus| u32::try_from(cpus).ok()) {
-        Some(per_gpu) if job.cpus == per_gpu.saturating_mul(job.gpus) => {
-            let part = u64::from(job.cpus) * u64::from(units.min(100));
-            u32::try_from(part.div_ceil(100)).unwrap_or(job.cpus)
+/// The CPUs or the memory of a job on each of its nodes. A job that had what its GPUs bring has its part of it on a piece; a
+/// job with another amount asked for it.
+fn part(had: u32, per_gpu: Option<u64>, job: &Job, units: u32) -> u32 {
+    match per_gpu.map(|per_gpu| per_gpu * u64::from(job.gpus)) {
+        Some(brought) if brought == u64::from(had) => {
+            let part = brought * u64::from(units.min(100));
+            u32::try_from(part.div_ceil(100)).unwrap_or(had)
         }
-        _ => job.cpus,
+        _ => had,
     }
 }
 
