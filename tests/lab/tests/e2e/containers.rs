@@ -185,7 +185,6 @@ fn a_container_plugin_sees_the_slice_wherever_its_line_stands() -> Result<(), La
 }
 
 /// Promise (users): one container for the tasks of a step has the slices of all; each task uses its own.
-/// Before gpufrac's line a plugin does not see a task's own device, which Slurm and gpufrac write after its hook.
 #[test]
 fn a_container_of_several_tasks_has_the_slices_of_all() -> Result<(), LabError> {
     needs_slurm(23, 11)?;
