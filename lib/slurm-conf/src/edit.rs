@@ -56,6 +56,13 @@ pub fn with_includes(path: &Path, read: Read<'_>) -> io::Result<String> {
     Ok(whole)
 }
 
+/// Adds a line before the line with this number.
+pub fn insert(text: &mut String, number: usize, new: &str) {
+    if let Some(line) = line(text, number) {
+        text.insert_str(line.range.start, &format!("{new}\n"));
+    }
+}
+
 /// Adds a line at the end.
 pub fn append(text: &mut String, line: &str) {
     if !text.is_empty() && !text.ends_with('\n') {

@@ -13,6 +13,8 @@ use crate::site::Site;
 pub struct PluginLine {
     /// The place of the line.
     pub place: LinePosition,
+    /// The number of the line of plugstack.conf itself that leads to it: the line, or an `include`.
+    pub top: usize,
     /// Whether it is `required`.
     pub required: bool,
     /// The plugin, by name or path.
@@ -62,7 +64,7 @@ impl Files {
             None => folder.join("plugstack.conf"),
         };
         let mut lines = Vec::new();
-        let known = read_plugstack(&plugstack, read, glob, 0, &mut lines).is_ok();
+        let known = read_plugstack(&plugstack, read, glob, &[], &mut lines).is_ok();
         Ok(Files {
             gres: beside("gres.conf"),
             cgroup: beside("cgroup.conf"),
@@ -94,18 +96,19 @@ fn read_plugstack(
     path: &Path,
     read: Read<'_>,
     glob: Glob<'_>,
-    depth: usize,
+    includes: &[usize],
     lines: &mut Vec<PluginLine>,
 ) -> io::Result<()> {
     let text = read(path)?;
     for line in logical_lines(&text) {
         let mut words = line.text.split_whitespace();
+        let here = [includes, &[line.number]].concat();
         match (words.next(), words.next()) {
-            (Some("include"), Some(pattern)) if depth < DEPTH => {
+            (Some("include"), Some(pattern)) if includes.len() < DEPTH => {
                 let folder = path.parent().unwrap_or(Path::new("/"));
                 for file in glob(&folder.join(pattern)) {
                     // SPANK continues without an included file that it cannot read.
-                    let _ = read_plugstack(&file, read, glob, depth + 1, lines);
+                    let _ = read_plugstack(&file, read, glob, &here, lines);
                 }
             }
             (Some(kind), Some(plugin)) => {
@@ -118,6 +121,7 @@ fn read_plugstack(
                         file: path.to_owned(),
                         line: line.number,
                     },
+                    top: here[0],
                     required: kind == "required",
                     plugin: plugin.to_owned(),
                     config: arguments.iter().find_map(config),

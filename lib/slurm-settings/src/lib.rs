@@ -7,6 +7,7 @@
 mod access;
 mod ask;
 mod comments;
+mod containers;
 mod gather;
 pub mod gpu_count;
 mod gres_lines;

@@ -19,7 +19,7 @@ use gpufrac_core::slurm_release::SlurmSeries;
 
 pub use super::gpu_count::Gpus;
 use super::scripts::HOOKS;
-use super::{Settings, host, nodes, rules};
+use super::{Settings, containers, host, nodes, rules};
 use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 
 /// The settings of slurm.conf that may be changed, in the order in which new ones are added.
@@ -120,6 +120,9 @@ pub fn propose(
     Ok(proposal)
 }
 
+/// The comment before lines that a run adds.
+const MARK: &str = "# gpufrac";
+
 /// The files with the changes so far.
 struct Draft<'a> {
     slurm_conf: PathBuf,
@@ -166,7 +169,6 @@ impl Draft<'_> {
 
     /// Adds a line to a file, after a comment that names gpufrac.
     fn append(&mut self, path: &Path, line: &str) -> io::Result<()> {
-        const MARK: &str = "# gpufrac";
         let known = self.changed.get(path);
         // One run writes the comment once before all lines that it adds.
         let added = known.is_some_and(|change| {
@@ -265,10 +267,17 @@ impl Draft<'_> {
         let files = self.files();
         let is_node = self.settings.role.is_none_or(|role| role.is_node);
         let word = if is_node { "required" } else { "optional" };
-        let mut lines = files.plugins.iter().flatten();
-        let ours = lines.find(|line| line.plugin.rsplit('/').next() == Some("spank_gpufrac.so"));
+        let lines = || files.plugins.iter().flatten();
+        let ours = lines().find(|line| containers::is_ours(line));
+        let container = lines().find(|line| containers::starts_containers(line));
+        let new = format!("{word} spank_gpufrac.so");
         match ours {
-            None => self.append(&files.plugstack, &format!("{word} spank_gpufrac.so")),
+            None => match container {
+                Some(container) => self.edit(&files.plugstack, |text| {
+                    edit::insert(text, container.top, &format!("{MARK}\n{new}"));
+                }),
+                None => self.append(&files.plugstack, &new),
+            },
             Some(line) if !line.required && is_node => self.edit(&line.place.file, |text| {
                 let raw = edit::raw(text, line.place.line);
                 let right = raw.replacen("optional", "required", 1);

@@ -51,6 +51,13 @@ impl Claims {
         slices.get(task % slices.len().max(1)).copied().unwrap_or(0)
     }
 
+    /// The leases of all tasks, in the job's order.
+    pub fn of_step(&self, leases: &[Lease]) -> Vec<Lease> {
+        let all = leases.iter().enumerate();
+        let own = all.filter(|(position, _)| self.slices.contains(position));
+        own.map(|(_, lease)| lease.clone()).collect()
+    }
+
     /// Releases the slice of a task that ended, unless another task has it, too. Slurm may start the next step before
     /// this slurmstepd ends.
     pub fn give_back(&self, task: usize) {

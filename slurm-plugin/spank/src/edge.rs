@@ -1,10 +1,11 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init` only registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, and one that old
-//! commands lack, to refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The other hooks
-//! are for slurmstepd: `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child
-//! that becomes the task, `task_post_fork` as root in slurmstepd while this child waits, `task_exit` in slurmstepd
-//! after a task ended. srun, sbatch and salloc call `init_post_opt`, too; it does nothing there.
+//! `init` registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, and one that old
+//! commands lack, to refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. In slurmstepd it
+//! is the first hook, as root and before anything of the job; there it reads the slice and sets the variables, so that
+//! plugins see them at every later hook, wherever their lines stand in plugstack.conf. The other hooks are for
+//! slurmstepd: `task_init` runs as the user in the child that becomes the task, `task_post_fork` as root in slurmstepd
+//! while this child waits, `task_exit` in slurmstepd after a task ended.
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -33,9 +34,11 @@ use crate::slice::{JobSlice, NODE_NAME, NoMemoryLimit, ReadError, StepOf};
 
 const ARGUMENT: &str = "config=";
 
+/// The name of [`start_step`] in messages.
+const START: &str = "start of a step";
+
 slurm_sys::for_slurm! {
     export fn slurm_spank_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
-    export fn slurm_spank_init_post_opt(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
     export fn slurm_spank_task_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
     export fn slurm_spank_task_post_fork(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
     export fn slurm_spank_task_exit(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
@@ -92,8 +95,13 @@ const TASKS_OPTION: CommandOption = CommandOption {
 
 /// # Safety
 /// As SPANK calls it.
-unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut c_char) -> c_int {
-    // `init` never returns an error, which would drain the node, or keep every command from running.
+unsafe fn slurm_spank_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int {
+    // `init` never returns an error, which would drain the node, or keep every command from running. The tasks of a
+    // step that could not read its slice fail instead.
+    hook(START, OK, handle, |spank| {
+        // SAFETY: by the contract of this function.
+        start_step(spank, &unsafe { spank::arguments(argc, argv) })
+    });
     boundary::plant("slurm_spank_init");
     if Spank::is_slurmd() {
         return OK;
@@ -175,49 +183,49 @@ unsafe fn check_burst(_value: c_int, argument: *const c_char, remote: c_int) -> 
     }
 }
 
-/// # Safety
-/// As SPANK calls it.
-unsafe fn slurm_spank_init_post_opt(
-    handle: raw::spank_t,
-    argc: c_int,
-    argv: *mut *mut c_char,
-) -> c_int {
-    // Never an error here, which would drain the node. The tasks fail instead.
-    hook("slurm_spank_init_post_opt", OK, handle, |spank| {
-        // SAFETY: by the contract of this function.
-        let arguments = unsafe { spank::arguments(argc, argv) };
-        let config = arguments
-            .iter()
-            .find_map(|argument| argument.strip_prefix(ARGUMENT))
-            .unwrap_or(gpufrac_core::config::PATH);
-        let node = std::env::var(NODE_NAME).unwrap_or_default();
-        let mut slice = match (node.as_str(), step_of(spank)) {
-            (node, Some(step)) if !node.is_empty() => JobSlice::read(Path::new(config), node, step),
-            _ => Err(ReadError::NotTold),
-        };
-        if let Ok(slice) = &mut slice
-            && let Some(unfit) = counted_without_slice(spank, &node, slice)
-        {
-            slice.refuse(unfit);
-        }
-        match &slice {
-            Err(reason) => {
-                log::error(&format!("gpufrac: {reason}"));
-                let served =
-                    Node::load_to_serve(Path::new(config), &node, Path::new(LAST_GOOD)).ok();
-                let record = served.and_then(|served| served.node.record().ok());
-                *RECORD.lock().unwrap_or_else(PoisonError::into_inner) = record;
-            }
-            Ok(slice) => {
-                if let Some(unfit) = slice.unfit() {
-                    log::error(&format!("gpufrac: {unfit}"));
-                    give_back(spank, unfit);
-                }
-            }
-        }
-        *SLICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice.map_err(Arc::new));
-        Ok(())
+/// Reads the slice, and sets the variables of the step: those that Slurm sets for GPUs are there, and those that the
+/// step inherited from another job go.
+fn start_step(spank: Spank, arguments: &[String]) -> Result<(), HookError> {
+    let config = arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix(ARGUMENT))
+        .unwrap_or(gpufrac_core::config::PATH);
+    let slice = read_slice(spank, Path::new(config));
+    *SLICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice.map_err(Arc::new));
+    with_slice(|slice| {
+        let slice = slice.ok();
+        environment::clear(spank, slice.map_or(&[], |slice| &slice.libraries));
+        let leases = slice.map(JobSlice::visible_to_step).unwrap_or_default();
+        Ok(environment::set(spank, &leases, &leases)?)
     })
+}
+
+fn read_slice(spank: Spank, config: &Path) -> Result<JobSlice, ReadError> {
+    let node = std::env::var(NODE_NAME).unwrap_or_default();
+    let mut slice = match (node.as_str(), step_of(spank)) {
+        (node, Some(step)) if !node.is_empty() => JobSlice::read(config, node, step),
+        _ => Err(ReadError::NotTold),
+    };
+    if let Ok(slice) = &mut slice
+        && let Some(unfit) = counted_without_slice(spank, &node, slice)
+    {
+        slice.refuse(unfit);
+    }
+    match &slice {
+        Err(reason) => {
+            log::error(&format!("gpufrac: {reason}"));
+            let served = Node::load_to_serve(config, &node, Path::new(LAST_GOOD)).ok();
+            let record = served.and_then(|served| served.node.record().ok());
+            *RECORD.lock().unwrap_or_else(PoisonError::into_inner) = record;
+        }
+        Ok(slice) => {
+            if let Some(unfit) = slice.unfit() {
+                log::error(&format!("gpufrac: {unfit}"));
+                give_back(spank, unfit);
+            }
+        }
+    }
+    slice
 }
 
 /// # Safety
@@ -228,15 +236,14 @@ unsafe fn slurm_spank_task_init(
     _argv: *mut *mut c_char,
 ) -> c_int {
     hook("slurm_spank_task_init", FAILED, handle, |spank| {
-        with_slice(|slice| {
-            let slice = slice.ok();
-            let libraries = slice.map_or(&[][..], |slice| &slice.libraries);
-            let leases = slice.map_or(&[][..], |slice| slice.visible_to(task_of_step(spank)));
-            match leases.first() {
-                Some(lease) => environment::set(spank, lease, leases, libraries)?,
-                None => environment::clear(spank, libraries),
+        with_slice(|slice| match slice {
+            // Again: Slurm writes its own numbers where it binds tasks to GPUs, and a container brings variables of
+            // its image. A task may have a slice of its own.
+            Ok(slice) => {
+                let own = slice.visible_to(task_of_step(spank));
+                Ok(environment::set(spank, own, &slice.visible_to_step())?)
             }
-            Ok(())
+            Err(_) => Ok(()),
         })
     })
 }
@@ -355,7 +362,7 @@ fn hook(
     })
 }
 
-/// Runs `body` with the slice. There is none if `init_post_opt` panicked.
+/// Runs `body` with the slice. There is none if [`start_step`] panicked.
 fn with_slice(
     body: impl FnOnce(Result<&JobSlice, Arc<ReadError>>) -> Result<(), HookError>,
 ) -> Result<(), HookError> {

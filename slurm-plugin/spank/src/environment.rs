@@ -69,56 +69,61 @@ pub enum EnvironmentError {
 /// Names and values.
 type Variables = Vec<(&'static str, String)>;
 
-/// Sets the variables of a task with a slice; replaces the user's values. With several slices, which a job of several
-/// GPUs has, and the batch script of a job with a slice per task, the task sees all devices in the order of their
-/// numbers, and the other variables describe the first slice. `libraries`: the libraries that pools of this node
-/// preload.
-pub fn set(
-    spank: Spank,
-    lease: &Lease,
-    all: &[Lease],
-    libraries: &[String],
-) -> Result<(), EnvironmentError> {
-    let variables = variables(lease, all).ok_or(EnvironmentError::NoInstance)?;
-    clear(spank, libraries);
-    for (name, value) in variables {
+/// Sets the variables of slices; replaces the user's values. With several slices, which a job of several GPUs has, and
+/// the batch script of a job with a slice per task, the task sees all devices in the order of their numbers, and the
+/// other variables describe the first slice. `step`: the slices of all tasks of the step, which one container may
+/// serve; it equals `task` where the tasks have no slices of their own. Without a slice nothing is set.
+pub fn set(spank: Spank, task: &[Lease], step: &[Lease]) -> Result<(), EnvironmentError> {
+    let Some(lease) = task.first() else {
+        return Ok(());
+    };
+    for (name, value) in variables(lease, task, step).ok_or(EnvironmentError::NoInstance)? {
         put(spank, name, &value)?;
     }
-    if let Some(hami) = lease.slice.hami() {
-        let others = spank.variable(PRELOAD).unwrap_or_default();
-        let value = if others.is_empty() {
-            hami.library.clone()
-        } else {
-            format!("{}:{others}", hami.library)
-        };
-        put(spank, PRELOAD, &value)?;
+    match lease.slice.hami() {
+        Some(hami) => preload(spank, &hami.library),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 const PRELOAD: &str = "LD_PRELOAD";
+
+/// Puts a library before those of the user.
+fn preload(spank: Spank, library: &str) -> Result<(), EnvironmentError> {
+    let others = spank.variable(PRELOAD).unwrap_or_default();
+    match others.as_str() {
+        "" => put(spank, PRELOAD, library),
+        _ if others.split([':', ' ']).next() == Some(library) => Ok(()),
+        _ => put(spank, PRELOAD, &format!("{library}:{others}")),
+    }
+}
 
 fn put(spank: Spank, name: &'static str, value: &str) -> Result<(), EnvironmentError> {
     let set = spank.set_variable(name, value);
     set.map_err(|error| EnvironmentError::NotSet { name, error })
 }
 
-fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
-    let slice = &lease.slice;
+/// The list of the devices of slices.
+fn devices(leases: &[Lease]) -> Option<String> {
     let mut devices: Vec<&str> = Vec::new();
-    for lease in all {
+    for lease in leases {
         let device = lease.slice.cuda_device()?;
         // Shares of one GPU have the same device.
         if !devices.contains(&device) {
             devices.push(device);
         }
     }
-    let device = devices.join(",");
+    Some(devices.join(","))
+}
+
+fn variables(lease: &Lease, task: &[Lease], step: &[Lease]) -> Option<Variables> {
+    let slice = &lease.slice;
     let memory = slice.memory_mib.0;
     let mut variables = vec![
-        ("CUDA_VISIBLE_DEVICES", device.clone()),
-        ("NVIDIA_VISIBLE_DEVICES", device),
-        ("GPUFRAC_FRACTION", fraction(lease, all)),
+        ("CUDA_VISIBLE_DEVICES", devices(task)?),
+        // What a container gets: pyxis starts one for all tasks of a step, with the variables of any of them.
+        ("NVIDIA_VISIBLE_DEVICES", devices(step)?),
+        ("GPUFRAC_FRACTION", fraction(lease, task)),
         ("GPUFRAC_MECHANISM", lease.mechanism().to_string()),
         ("GPUFRAC_PROFILE", lease.kind()),
         ("GPUFRAC_MEMORY_MIB", memory.to_string()),

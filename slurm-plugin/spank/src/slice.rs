@@ -190,11 +190,20 @@ impl JobSlice {
 
     /// The slices that the variables of a task describe; none if Slurm gave the step no device.
     pub fn visible_to(&self, task: Option<usize>) -> &[Lease] {
-        if self.step.given.is_some() && self.unfit.is_none() {
-            self.of_task(task)
-        } else {
-            &[]
+        if self.is_visible() { self.of_task(task) } else { &[] }
+    }
+
+    /// The slices of all tasks of this step together.
+    pub fn visible_to_step(&self) -> Vec<Lease> {
+        match &self.claims {
+            _ if !self.is_visible() => Vec::new(),
+            Some(claims) => claims.of_step(&self.leases),
+            None => self.own.clone(),
         }
+    }
+
+    fn is_visible(&self) -> bool {
+        self.step.given.is_some() && self.unfit.is_none()
     }
 
     /// The slices of a task: its own, or all of the step if its tasks have none of their own, or if it is not a task of

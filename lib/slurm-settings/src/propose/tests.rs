@@ -326,6 +326,29 @@ fn where_nothing_counts_gpus_their_number_is_told() {
     assert_eq!(world.follow().left, []);
 }
 
+/// Promise (admins): `gpufrac init` writes its line of plugstack.conf before plugins that start containers.
+#[test]
+fn the_line_of_plugstack_conf_stands_before_plugins_that_start_containers() {
+    let pyxis = "required /usr/local/lib/slurm/spank_pyxis.so";
+    let include = "include /etc/slurm/pyxis.conf";
+    for line in [pyxis, include, "optional enroot.so x=1"] {
+        let mut world = World::new(SITE, "NodeName=gn[01-02] Name=gpu File=/dev/nvidia[0-1]\n");
+        world.write("pyxis.conf", pyxis);
+        world.write(
+            "plugstack.conf",
+            &format!("required other.so\n{line}\noptional last.so\n"),
+        );
+        world.follow();
+        assert_eq!(
+            world.text("plugstack.conf"),
+            format!(
+                "required other.so\n# gpufrac\nrequired spank_gpufrac.so\n{line}\noptional last.so\n"
+            )
+        );
+        assert_eq!(world.text("pyxis.conf"), pyxis);
+    }
+}
+
 /// Each mistake in the cases of `gpufrac check`, in gpufrac's own lines or in others.
 #[test]
 fn a_second_run_changes_nothing_after_any_mistake() {

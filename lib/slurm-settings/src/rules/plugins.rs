@@ -5,6 +5,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use super::super::Settings;
 use super::words::{is, list, names, plugins, without_spellings};
 use super::{Context, Fault, Fix, fault};
+use crate::containers;
 use gpufrac_slurm_conf::PluginLine;
 
 pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
@@ -53,9 +54,17 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
     let Some(files) = &settings.files else {
         return;
     };
-    let ours = |line: &&PluginLine| line.plugin.rsplit('/').next() == Some("spank_gpufrac.so");
-    let line = files.plugins.iter().flatten().find(ours);
+    let lines = || files.plugins.iter().flatten();
+    let line = lines().find(|line| containers::is_ours(line));
     let role = settings.role;
+    if let Some(ours) = line.filter(|_| role.is_none_or(|role| role.is_node)) {
+        let before = lines().take_while(|line| *line != ours);
+        found.extend(
+            before
+                .filter(|line| containers::belongs_behind(line))
+                .map(too_early),
+        );
+    }
     match line {
         None => found.push(Finding {
             severity: match role {
@@ -84,5 +93,19 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
             fix: format!("write instead: required {}", line.plugin),
         }),
         Some(_) => {}
+    }
+}
+
+fn too_early(line: &PluginLine) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        place: Some(line.place.to_string()),
+        // A plugin that starts containers stands before gpufrac's line. Cure: Write gpufrac's line before it.
+        what: format!(
+            "{} stands before spank_gpufrac.so: in its task_init CUDA_VISIBLE_DEVICES is Slurm's number where Slurm binds \
+             tasks to GPUs, and in its init the variables are those of the job that submitted this one",
+            containers::file_name(line)
+        ),
+        fix: "move the line of spank_gpufrac.so before it".into(),
     }
 }

@@ -11,6 +11,7 @@ mod calls;
 mod check_host;
 mod check_slurm;
 mod clock;
+mod containers;
 mod cores;
 mod counted;
 mod demo;

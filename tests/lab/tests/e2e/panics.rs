@@ -164,7 +164,7 @@ fn a_panic_in_a_hook_of_slurmstepd_fails_the_job_and_slurmd_stays() -> Result<()
         lab.start_slurmd(&node)
     };
     for hook in [
-        "slurm_spank_init_post_opt",
+        "start of a step",
         "slurm_spank_task_init",
         "slurm_spank_task_post_fork",
     ] {
