@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use gpufrac_core::ids::JobId;
 use gpufrac_node::version;
 
 /// Fractional GPUs for Slurm.
@@ -30,6 +31,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List the leases of this node
     Leases(ConfigArgs),
+    /// Print the variables of the slice of the job that the shell is in: eval "$(gpufrac env)"
+    Env(EnvArgs),
     /// Watch the slices of this node, or of all nodes that share a folder
     Top(TopArgs),
     /// Write static pages and JSON of the cluster into a folder
@@ -411,6 +414,32 @@ pub struct SiteArgs {
     /// The GPU is a vGPU in a virtual machine
     #[arg(long)]
     pub vgpu: bool,
+}
+
+/// Arguments of `env`.
+#[derive(Debug, clap::Args)]
+pub struct EnvArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// A job of yours on this node [default: that of the shell's control group]
+    #[arg(long, value_name = "ID")]
+    pub job: Option<JobId>,
+    /// The form of the commands
+    #[arg(long, value_enum, default_value = "sh")]
+    pub shell: EnvShell,
+}
+
+/// Whose commands set the variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum EnvShell {
+    /// sh, bash, zsh
+    Sh,
+    /// csh, tcsh
+    Csh,
+    Fish,
+    /// One JSON object
+    Json,
 }
 
 /// The kind of work that most jobs of a pool do.

@@ -22,6 +22,16 @@ use gpufrac_nvml::NvmlError;
 use gpufrac_slurm_settings::AskError;
 use gpufrac_slurm_settings::gpu_count::GpuCount;
 
+/// `; yours here are 12, 15`, or nothing.
+fn of_own(jobs: &[JobId]) -> String {
+    if jobs.is_empty() {
+        return String::new();
+    }
+    let mut names: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+    names.dedup();
+    format!("; yours here are {}", names.join(", "))
+}
+
 /// The errors that end a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -153,6 +163,17 @@ pub enum CliError {
     /// Cure: Copy the name from `gpufrac leases`.
     #[error("no lease `{name}` on this node")]
     NoLease { name: String },
+    /// The shell is in no control group of a job of the user with a slice on this node.
+    /// Cure: Log in where pam_slurm_adopt puts the shell into a job, or name the job with `--job`.
+    #[error("this shell is in no job with a slice{}", of_own(jobs))]
+    NoJobHere {
+        /// The user's own jobs with slices on this node.
+        jobs: Vec<JobId>,
+    },
+    /// The job has no lease on this node, is another user's, or is being prepared.
+    /// Cure: Name a job of yours that runs on this node (`squeue --me`).
+    #[error("job {job} is none of yours with a slice on this node")]
+    NoSliceHere { job: JobId },
     /// Slurm says that the job is on the node.
     /// Cure: Wait for its end, or `scancel` the job. The epilog removes the lease.
     #[error("job {job} is {state} on this node: its lease stays")]
@@ -392,6 +413,11 @@ impl CliError {
             }
             CliError::NotRoot => "run it with sudo, on the node",
             CliError::NobodyToAsk => "run it in a terminal, or with `--yes`",
+            CliError::NoJobHere { jobs } if jobs.is_empty() => {
+                "`squeue --me` shows where your jobs run"
+            }
+            CliError::NoJobHere { .. } => "name the job with --job ID",
+            CliError::NoSliceHere { .. } => "`squeue --me` shows your jobs and where they run",
             CliError::NoLease { .. } => {
                 "`gpufrac leases` lists them, on the node where the job ran"
             }

@@ -13,6 +13,7 @@ mod check;
 mod clean;
 mod conf;
 mod doctor;
+mod env;
 mod error;
 mod finding;
 mod init;
@@ -77,6 +78,7 @@ fn run(args: Args) -> ExitCode {
         Command::Conf(conf) => conf::run(&conf),
         Command::Status(status) => status::command::run(&status),
         Command::Leases(config) => show_leases(&config),
+        Command::Env(env) => env::run(&env),
         Command::Top(top) => top::run(&top),
         Command::Web(web) => web::run(&web),
         Command::Why(why) => why::run(&why),

@@ -16,6 +16,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod variables;
 
 pub use error::{LeaseError, OLDEST, VERSION};
 pub use slice::{HamiSlice, Held, Instance, MigSlice, MpsSlice, Slice};

@@ -2,8 +2,7 @@
 
 use std::ffi::CStr;
 
-use gpufrac_core::fraction::Fraction;
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, variables};
 use slurm_sys::spank::{Spank, SpankError};
 
 /// Variables that only gpufrac sets: a job without a slice must not inherit them from the job that submitted it.
@@ -66,9 +65,6 @@ pub enum EnvironmentError {
     },
 }
 
-/// Names and values.
-type Variables = Vec<(&'static str, String)>;
-
 /// Sets the variables of slices; replaces the user's values. With several slices, which a job of several GPUs has, and
 /// the batch script of a job with a slice per task, the task sees all devices in the order of their numbers, and the
 /// other variables describe the first slice. `step`: the slices of all tasks of the step, which one container may
@@ -77,7 +73,8 @@ pub fn set(spank: Spank, task: &[Lease], step: &[Lease]) -> Result<(), Environme
     let Some(lease) = task.first() else {
         return Ok(());
     };
-    for (name, value) in variables(lease, task, step).ok_or(EnvironmentError::NoInstance)? {
+    let all = variables::of(task, step).ok_or(EnvironmentError::NoInstance)?;
+    for (name, value) in all {
         put(spank, name, &value)?;
     }
     match lease.slice.hami() {
@@ -101,78 +98,6 @@ fn preload(spank: Spank, library: &str) -> Result<(), EnvironmentError> {
 fn put(spank: Spank, name: &'static str, value: &str) -> Result<(), EnvironmentError> {
     let set = spank.set_variable(name, value);
     set.map_err(|error| EnvironmentError::NotSet { name, error })
-}
-
-/// The list of the devices of slices.
-fn devices(leases: &[Lease]) -> Option<String> {
-    let mut devices: Vec<&str> = Vec::new();
-    for lease in leases {
-        let device = lease.slice.cuda_device()?;
-        // Shares of one GPU have the same device.
-        if !devices.contains(&device) {
-            devices.push(device);
-        }
-    }
-    Some(devices.join(","))
-}
-
-fn variables(lease: &Lease, task: &[Lease], step: &[Lease]) -> Option<Variables> {
-    let slice = &lease.slice;
-    let memory = slice.memory_mib.0;
-    let mut variables = vec![
-        ("CUDA_VISIBLE_DEVICES", devices(task)?),
-        // What a container gets: pyxis starts one for all tasks of a step, with the variables of any of them.
-        ("NVIDIA_VISIBLE_DEVICES", devices(step)?),
-        ("GPUFRAC_FRACTION", fraction(lease, task)),
-        ("GPUFRAC_MECHANISM", lease.mechanism().to_string()),
-        ("GPUFRAC_PROFILE", lease.kind()),
-        ("GPUFRAC_MEMORY_MIB", memory.to_string()),
-    ];
-    if let Some(burst) = lease.burst() {
-        variables.push(("GPUFRAC_BURST", burst.fraction().to_string()));
-    }
-    if let Some(mps) = slice.mps() {
-        variables.push(("CUDA_MPS_PIPE_DIRECTORY", mps.pipe()));
-        variables.push(("CUDA_MPS_LOG_DIRECTORY", mps.log()));
-        // Clients of the daemon see its only device as device 0.
-        let limit = format!("0={}M", mps.memory_limit_mib.0);
-        variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
-        variables.push(match &mps.sm_partition {
-            Some(partition) => ("CUDA_MPS_SM_PARTITION", partition.clone()),
-            None => (
-                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-                mps.ceiling().to_string(),
-            ),
-        });
-    }
-    if let Some(hami) = slice.hami() {
-        variables.push(("CUDA_DEVICE_MEMORY_LIMIT", format!("{memory}m")));
-        variables.push(("CUDA_DEVICE_SM_LIMIT", hami.sm_limit.to_string()));
-        variables.push(("CUDA_DEVICE_MEMORY_SHARED_CACHE", hami.cache.clone()));
-    }
-    if slice.hints {
-        let part = match slice.mps() {
-            Some(mps) => f64::from(mps.thread_percentage) / 100.0,
-            None => f64::from(lease.units.0) / 100.0,
-        };
-        // JAX takes the fraction of all memory that it sees; with HAMi-core or a group limit it only sees the share.
-        if slice.hami().is_none() && !slice.group_limit {
-            variables.push(("XLA_PYTHON_CLIENT_MEM_FRACTION", part.to_string()));
-        }
-        variables.push(("TF_FORCE_GPU_ALLOW_GROWTH", "true".to_owned()));
-        variables.push(("CUPY_GPU_MEMORY_LIMIT", (memory << 20).to_string()));
-        variables.push(("GPUFRAC_HINTS", "1".to_owned()));
-    }
-    Some(variables)
-}
-
-/// The fraction of a slice, or the number of whole GPUs.
-fn fraction(lease: &Lease, all: &[Lease]) -> String {
-    if lease.fraction == Fraction::ONE {
-        all.len().to_string()
-    } else {
-        lease.fraction.to_string()
-    }
 }
 
 /// Removes the variables that a step inherited from another job's slice. Variables that the user set stay, such as

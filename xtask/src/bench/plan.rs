@@ -113,6 +113,7 @@ impl Planned<'_> {
             units,
             count: self.job.gpus,
             cpus: (units * self.job.gpus * CPUS / (GPUS * 100)).max(1),
+            memory: 0,
             nodes: self.job.nodes,
             activity: 0.0,
             share: 1.0,

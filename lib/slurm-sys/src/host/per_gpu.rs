@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::OnceLock;
 
 use super::{find_partition, slurm_conf};
-use crate::release::{self, Release, Series};
+use crate::release::{self, Series};
 use crate::{log, raw};
 
 /// What Slurm gives for each GPU; None where the site sets nothing.
