@@ -23,6 +23,8 @@ use jiff::{Timestamp, Zoned};
 use crate::args::{ReportArgs, ReportBy, ReportFormat};
 use crate::error::CliError;
 
+/// Seconds of a week.
+const WEEK: u64 = 7 * 24 * 3600;
 /// Rows unless `--by` names others.
 const DEFAULT_BY: [By; 1] = [By::User];
 
@@ -81,6 +83,8 @@ struct Collected<'a> {
     days: Days,
     audit: Option<Audit>,
     own: Vec<Own>,
+    /// The end of the period: seconds since 1970.
+    until: u64,
     /// All of it, for an export.
     exported: Option<Vec<LedgerSlice>>,
 }
@@ -105,6 +109,7 @@ impl Collected<'_> {
             days: Days::new(period, zone),
             audit: args.audit.then(Audit::default),
             own: Vec::new(),
+            until: period.until,
             exported: args.export.map(|_| Vec::new()),
         };
         for file in files {
@@ -173,13 +178,17 @@ impl Collected<'_> {
         self.hints.add(held);
         self.days.add(held, rates);
         if self.user.is_some() {
+            let menu = self.menu(&held.pool);
+            let is_recent = held.to >= self.until.saturating_sub(WEEK);
             self.own.push(Own {
                 job: held.job,
                 size: held.size.clone(),
                 allocated: held.allocated(),
                 activity: held.activity,
                 memory: (held.peak_memory_mib, held.memory_mib),
-                enough: own::enough(held, &self.menu(&held.pool)),
+                enough: own::enough(held, &menu),
+                full: held.full.clone(),
+                next_smaller: is_recent.then(|| own::next_smaller(held, &menu)).flatten(),
             });
         }
     }

@@ -112,12 +112,17 @@ impl Daemon {
             };
             accounting.sync(round, leases, &read);
             let over = decisions.sync(round, &read, *leases_known);
-            private.keep(round, &over);
+            private.keep(
+                round,
+                over.iter().filter(|record| !record.events.is_empty()),
+            );
+            accounting.take_evidence(over);
             *leases = read;
         }
         *leases_known = Some(round.now());
         private.copy_leases(round, leases, &|job| decisions.watches(job));
-        accounting.learn_ends(round);
+        let failed = accounting.learn_ends(round, published.pools());
+        private.keep(round, failed.iter());
 
         let samples = decisions.sample(round, leases, &mut observe);
         accounting.add(round, &samples);

@@ -9,6 +9,8 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
 
+use crate::usage::Full;
+
 /// The format version of a [`Record`].
 pub const VERSION: u32 = 1;
 /// The most points of a series; when it is full, neighbours are merged.
@@ -100,6 +102,9 @@ pub struct Record {
     pub events: Vec<Event>,
     /// When the daemon saw that the lease was gone, in milliseconds.
     pub ended_ms: Option<u64>,
+    /// That the job failed with a full slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full: Option<Full>,
 }
 
 /// Samples at equal distances.
@@ -259,6 +264,7 @@ impl Record {
             series: Series::new(step),
             events: Vec::new(),
             ended_ms: None,
+            full: None,
         }
     }
 }

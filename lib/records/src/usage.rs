@@ -134,6 +134,25 @@ pub struct Used {
     pub energy_j: Option<u64>,
 }
 
+/// A failed job that had filled its slice: the framework's own words are "out of memory".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Full {
+    /// Greatest memory of the samples before the end that found the slice full, in MiB.
+    pub used_mib: u64,
+    /// The next larger size of the pool; None where there is none, or where the pool is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub larger: Option<Larger>,
+}
+
+/// The next larger size of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Larger {
+    /// The request as users write it: `gpufrac:0.5`.
+    pub request: String,
+    /// Whether a place for it was free on the node, as the job ended.
+    pub is_free: bool,
+}
+
 /// Why a slice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_records::evidence::{Point, Record, Source};
-use gpufrac_records::usage::{Elapsed, End, Ended, Kind, Line, SliceKey, Tally, UsageRecord};
+use gpufrac_records::usage::{
+    Elapsed, End, Ended, Full, Kind, Larger, Line, SliceKey, Tally, UsageRecord,
+};
 use test_examples::lease;
 
 const END: End<'_> = End {
@@ -46,9 +48,21 @@ fn usage_records_have_their_bytes() {
         assert_eq!(line.to_text().unwrap(), format!("{bytes}\n"));
         assert_eq!(Line::parse(bytes).unwrap(), line);
     }
-    let end = Line::End(SliceKey::of(&lease(12)), Ended::Preempted, 1_060);
+    let key = SliceKey::of(&lease(12));
+    let end = Line::End(key.clone(), Ended::Preempted, 1_060, None);
     let bytes = r#"{"kind":"end","version":2,"job":12,"slice":0,"restart_count":0,"start":1000,"node":"n1","ended":"preempted","end":1060}"#;
     assert_eq!(end.to_text().unwrap(), format!("{bytes}\n"));
+    let full = Full {
+        used_mib: 20_000,
+        larger: Some(Larger {
+            request: "gpufrac:0.5".to_owned(),
+            is_free: true,
+        }),
+    };
+    let end = Line::End(key, Ended::Done, 1_060, Some(full));
+    let bytes = r#"{"kind":"end","version":2,"job":12,"slice":0,"restart_count":0,"start":1000,"node":"n1","ended":"done","end":1060,"full":{"used_mib":20000,"larger":{"request":"gpufrac:0.5","is_free":true}}}"#;
+    assert_eq!(end.to_text().unwrap(), format!("{bytes}\n"));
+    assert_eq!(Line::parse(bytes).unwrap(), end);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
-use gpufrac_records::usage::{Ended, Line, SliceKey, UsageRecord};
+use gpufrac_records::usage::{Ended, Full, Line, SliceKey, UsageRecord};
 
 use crate::period::Period;
 use crate::sacct::{Match, Run, Runs};
@@ -54,6 +54,8 @@ pub struct LedgerSlice {
     pub peak_memory_mib: Option<u64>,
     /// Mean activity, 0 to 1, where it was measured.
     pub activity: Option<f64>,
+    /// That its job failed with a full slice.
+    pub full: Option<Full>,
 }
 
 impl LedgerSlice {
@@ -81,7 +83,7 @@ pub struct Ledger {
     runs: Runs,
     hashers: [RandomState; 2],
     seen: HashSet<(u64, u64)>,
-    ends: HashMap<(u64, u64), Ended>,
+    ends: HashMap<(u64, u64), (Ended, Option<Full>)>,
     pub skipped: Skipped,
 }
 
@@ -108,9 +110,9 @@ impl Ledger {
     /// Learns why slices ended, from lines that came after their records. To be called with all lines before
     /// [`Ledger::slice`].
     pub fn learn_end(&mut self, line: &Line) {
-        if let Line::End(key, ended, _) = line {
+        if let Line::End(key, ended, _, full) = line {
             let sign = self.sign(key);
-            self.ends.insert(sign, *ended);
+            self.ends.insert(sign, (*ended, full.clone()));
         }
     }
 
@@ -157,7 +159,8 @@ impl Ledger {
         };
         let [busy, idle, suspended, unknown] =
             gpufrac_records::usage::apportion(seconds * units, parts);
-        let ended = self.ends.get(&sign).copied().or(record.ended);
+        let learnt = self.ends.get(&sign);
+        let ended = learnt.map(|(ended, _)| *ended).or(record.ended);
         let text = |text: Option<&String>| text.cloned().unwrap_or_default();
         let is_reclaimed = ended == Some(Ended::Reclaimed)
             && record.end < self.period.until
@@ -194,6 +197,7 @@ impl Ledger {
             memory_mib: record.memory_mib,
             peak_memory_mib: used.and_then(|used| used.peak_memory_mib),
             activity: used.and_then(|used| used.activity),
+            full: learnt.and_then(|(_, full)| full.clone()),
         })
     }
 

@@ -62,6 +62,16 @@ pub fn enough(held: &LedgerSlice, menu: &[Size]) -> Enough {
     }
 }
 
+/// The next smaller size of `menu`, where a slice whose memory was never half in use has one that holds its greatest
+/// memory.
+#[must_use]
+pub fn next_smaller(held: &LedgerSlice, menu: &[Size]) -> Option<String> {
+    let (peak, all) = (held.peak_memory_mib?, held.memory_mib?);
+    let smaller = menu.iter().filter(|size| size.units < held.units);
+    let next = smaller.max_by_key(|size| size.units)?;
+    (peak * 2 < all && peak <= next.memory.0).then(|| next.fraction.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +121,23 @@ mod tests {
         assert_eq!(of(5_000, 0.4), smaller("0.25", 25));
         assert_eq!(of(5_000, 0.6), Enough::Same);
         assert_eq!(of(30_000, 0.1), Enough::Same);
+    }
+
+    #[test]
+    fn the_next_smaller_size_is_named_where_less_than_half_was_used() {
+        let of = |peak| next_smaller(&held(peak, None), &menu());
+        assert_eq!(of(Some(20_001)), None);
+        assert_eq!(of(Some(20_000)), None);
+        assert_eq!(of(Some(19_999)).as_deref(), Some("0.25"));
+        assert_eq!(of(Some(0)).as_deref(), Some("0.25"));
+        assert_eq!(of(None), None);
+        // The next smaller size has less than half.
+        let odd = [Size {
+            memory: MemoryMib(15_000),
+            ..menu().remove(1)
+        }];
+        assert_eq!(next_smaller(&held(Some(16_000), None), &odd), None);
+        assert_eq!(next_smaller(&held(Some(1), None), &[]), None);
     }
 
     #[test]

@@ -7,6 +7,8 @@ mod page;
 
 pub use page::page;
 
+use gpufrac_records::usage::Full;
+
 use crate::audit::Audited;
 use crate::hints::Hints;
 use crate::ledger::Skipped;
@@ -49,6 +51,10 @@ pub struct Own {
     pub memory: (Option<u64>, Option<u64>),
     /// The size that would have been enough.
     pub enough: Enough,
+    /// That the job failed with a full slice.
+    pub full: Option<Full>,
+    /// The next smaller size, where less than half of the memory was in use; of the last week.
+    pub next_smaller: Option<String>,
 }
 
 impl Report {

@@ -4,7 +4,7 @@
 
 use expect_test::expect_file;
 use gpufrac_core::rates::{Millionths, Rate, Rates};
-use gpufrac_records::usage::{Ended, Line};
+use gpufrac_records::usage::{Ended, Full, Larger, Line};
 use gpufrac_report::audit::Audit;
 use gpufrac_report::days::Days;
 use gpufrac_report::hints::Hints;
@@ -89,6 +89,14 @@ fn report(own: bool) -> Report {
         activity,
         memory: (Some(5_024), Some(40_192)),
         enough,
+        full: (job == 8).then(|| Full {
+            used_mib: 40_000,
+            larger: Some(Larger {
+                request: "gpufrac:1".to_owned(),
+                is_free: false,
+            }),
+        }),
+        next_smaller: (job == 7).then(|| "0.25".to_owned()),
     };
     let smaller = Enough::Smaller {
         fraction: "0.25".to_owned(),

@@ -137,6 +137,7 @@ pub(crate) mod tests {
             end_unix: 2_000,
             suspend_unix: 0,
             ended_by: None,
+            failed: false,
             can_requeue: true,
             mail_user: String::new(),
             admin_comment: String::new(),

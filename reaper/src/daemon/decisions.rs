@@ -107,8 +107,7 @@ impl Decisions {
     }
 
     /// Starts to watch jobs with new leases, with their saved state if there is one; stops to watch jobs without
-    /// leases. `known`: when the leases were last read before. Returns the records of jobs that are over and had
-    /// decisions.
+    /// leases. `known`: when the leases were last read before. Returns the records of jobs that are over.
     pub(super) fn sync(
         &mut self,
         round: &mut Round,
@@ -127,8 +126,8 @@ impl Decisions {
             }
         }
         let gone = gone.into_iter();
-        let kept = gone.filter_map(|job| self.forget(round, job, now));
-        let kept = kept.collect();
+        let over = gone.filter_map(|job| self.forget(round, job, now));
+        let over = over.collect();
         for (job, leases) in active {
             let watched = self.adopt(round, leases, now, known);
             self.watched.insert(job, watched);
@@ -144,7 +143,7 @@ impl Decisions {
             // The remaining saved watches are those of jobs that ended meanwhile.
             self.state.watches.clear();
         }
-        kept
+        over
     }
 
     fn adopt(
@@ -192,7 +191,7 @@ impl Decisions {
         WatchedJob::new(leases, watch, record)
     }
 
-    /// Stops to watch a job that has no lease any more, or other ones. Returns its record if it had decisions.
+    /// Stops to watch a job that has no lease any more, or other ones. Keeps its record if it had decisions.
     fn forget(&mut self, round: &mut Round, job: JobId, now: BootTime) -> Option<Record> {
         let watched = self.watched.remove(&job)?;
         let mut record = watched.record;
@@ -201,15 +200,14 @@ impl Decisions {
             let withdrawn = round.peers.withdraw(job);
             round.report(topic::SHARED, withdrawn);
         }
-        let has_decisions = !record.events.is_empty();
-        if has_decisions {
+        if !record.events.is_empty() {
             let kept = round.outside.memory.keep(&record, &round.peers);
             round.report(topic::RECORDS, kept);
         }
         if let Err(error) = round.outside.memory.end(job) {
             round.outside.log.warning(error);
         }
-        has_decisions.then_some(record)
+        Some(record)
     }
 
     pub(super) fn watches(&self, job: JobId) -> bool {

@@ -126,7 +126,7 @@ impl PrivateFiles {
     }
 
     /// Keeps records for the jobs' users beyond the end of the jobs.
-    pub(super) fn keep(&self, round: &mut Round, of: &[Record]) {
+    pub(super) fn keep<'a>(&self, round: &mut Round, of: impl Iterator<Item = &'a Record>) {
         if !self.hidden(&round.node).jobs {
             return;
         }

@@ -40,6 +40,11 @@ impl Published {
         }
     }
 
+    /// The pools at the end of the last round.
+    pub(super) fn pools(&self) -> &[PoolMetrics] {
+        &self.pools
+    }
+
     pub(super) fn reload(&mut self, node: &Node) {
         self.config_sum = node.config.sum();
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::usage::{self, UsageError};
-use gpufrac_records::usage::{Ended, GpuTime, SliceKey, Tallies, UsageRecord};
+use gpufrac_records::usage::{Ended, Full, GpuTime, SliceKey, Tallies, UsageRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::keep::shipping::{self, ShippingError};
@@ -36,8 +36,14 @@ pub trait Books {
     /// Records the time of GPUs.
     fn record_gpus(&self, gpus: &[GpuTime]) -> Result<(), UsageError>;
 
-    /// Records why a slice ended. `unix`: when.
-    fn record_end(&self, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError>;
+    /// Records why a slice ended. `unix`: when; `full`: that its job failed with a full slice.
+    fn record_end(
+        &self,
+        key: &SliceKey,
+        ended: Ended,
+        unix: u64,
+        full: Option<Full>,
+    ) -> Result<(), UsageError>;
 
     /// Copies records to the folder that nodes share.
     fn ship(&self, shared: &Path, node: &str) -> Result<(), ShippingError>;
@@ -128,8 +134,14 @@ impl Books for NodeBooks {
         Ok(())
     }
 
-    fn record_end(&self, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError> {
-        usage::record_end(self.state.path(), key, ended, unix)
+    fn record_end(
+        &self,
+        key: &SliceKey,
+        ended: Ended,
+        unix: u64,
+        full: Option<Full>,
+    ) -> Result<(), UsageError> {
+        usage::record_end(self.state.path(), key, ended, unix, full)
     }
 
     fn ship(&self, shared: &Path, node: &str) -> Result<(), ShippingError> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_records::usage::{Elapsed, Ended, Kind, SliceKey, Tallies, Tally};
 
@@ -10,6 +11,15 @@ use crate::key::SliceId;
 use crate::measure::sample::{Activity, Sample};
 use gpufrac_node::clock::BootTime;
 use gpufrac_node::state::record::boot_id;
+
+/// How long before its end a slice counts as full: the memory of a program that failed is free before its job ends.
+const LAST: Duration = Duration::from_secs(60);
+/// Rounds for the same where a round takes longer: the last sample may be as old as one.
+const LAST_ROUNDS: u32 = 2;
+/// A slice is full from this part of its memory on. A framework fails at the first allocation that does not fit, which
+/// for a large model is hundreds of MiB; a lower bound would count frameworks that by their design take a fixed part in
+/// advance (TensorFlow and vLLM 90 to 95 %).
+const FULL_PERCENT: u64 = 97;
 
 /// The sums of all slices of the node.
 #[derive(Debug, Default)]
@@ -24,6 +34,12 @@ struct Metered {
     tally: Tally,
     /// The end of the time that the sums cover.
     until: BootTime,
+    /// When a sample last found the slice full, and its memory then.
+    full: Option<(BootTime, MemoryMib)>,
+}
+
+fn is_full(used: MemoryMib, all: MemoryMib) -> bool {
+    all.0 > 0 && used.0 * 100 >= all.0 * FULL_PERCENT
 }
 
 /// What the reaper did to a job.
@@ -80,7 +96,11 @@ impl Meter {
         let mut meter = Meter::default();
         if tallies.boot_id == boot_id().unwrap_or_default() {
             for tally in tallies.slices {
-                let metered = Metered { tally, until: now };
+                let metered = Metered {
+                    tally,
+                    until: now,
+                    full: None,
+                };
                 meter.slices.insert(metered.tally.key.clone(), metered);
             }
         }
@@ -102,6 +122,7 @@ impl Meter {
             self.slices.entry(key).or_insert_with_key(|key| Metered {
                 tally: Tally::new(key.clone()),
                 until: now,
+                full: None,
             });
         }
     }
@@ -123,6 +144,11 @@ impl Meter {
             };
             let time = now.since(metered.until);
             metered.until = now;
+            let memory = reading.sample.memory;
+            if let Some(used) = memory.filter(|used| is_full(*used, reading.lease.slice.memory_mib))
+            {
+                metered.full = Some((now, used));
+            }
             let here = |other: &&Reading<'_>| other.lease.slice.gpu_uuid == *gpu;
             let all: f64 = readings.iter().filter(here).map(Reading::weight).sum();
             let part = if all > 0.0 { reading.weight() / all } else { 0.0 };
@@ -133,7 +159,7 @@ impl Meter {
                 time,
                 kind: if time > longest { Kind::Unknown } else { reading.kind() },
                 activity: reading.activity(),
-                memory: reading.sample.memory,
+                memory,
                 source: reading.sample.source.name(),
                 energy_mj,
             });
@@ -172,6 +198,12 @@ impl Meter {
     pub fn is_reclaimed(&self, key: &SliceKey) -> bool {
         let metered = self.slices.get(key);
         metered.is_some_and(|metered| metered.tally.ended == Some(Ended::Reclaimed))
+    }
+
+    /// The memory of a slice that was full in its last minute, where it ends now. `interval`: of the rounds.
+    pub fn filled(&self, key: &SliceKey, now: BootTime, interval: Duration) -> Option<MemoryMib> {
+        let (at, used) = self.slices.get(key)?.full?;
+        (now.since(at) <= LAST.max(interval * LAST_ROUNDS)).then_some(used)
     }
 
     pub fn tallies(&self) -> Tallies {
@@ -248,6 +280,41 @@ mod tests {
         // 5 s without a figure, and 50 s that no sample covers.
         assert_eq!(times, (10, 20, 15, 55));
         assert_eq!(used.peak_memory_mib, Some(300));
+    }
+
+    #[test]
+    fn a_slice_is_full_from_97_percent_on_until_a_minute_later() {
+        let lease = lease(7, 25);
+        let key = SliceKey::of(&lease);
+        let all = lease.slice.memory_mib.0;
+        let bound = (all * 97).div_ceil(100);
+        let second = Duration::from_secs(1);
+        for (memory, expected) in [
+            (bound - 1, None),
+            (bound, Some(bound)),
+            (all + 9, Some(all + 9)),
+        ] {
+            let mut meter = Meter::default();
+            meter.sync(std::slice::from_ref(&lease), at(0));
+            let mut look = |at_second, memory| {
+                let sample = sample(Activity::Busy, 1, memory);
+                let reading = Reading {
+                    lease: &lease,
+                    sample: &sample,
+                    suspended: false,
+                };
+                meter.add(at(at_second), MINUTE, &[reading], &HashMap::new());
+            };
+            look(10, memory);
+            // The program has died, and its job goes on to the end of the script.
+            look(20, 0);
+            let filled = |at_second, interval| meter.filled(&key, at(at_second), interval);
+            let expected = expected.map(MemoryMib);
+            assert_eq!(filled(70, second), expected);
+            assert_eq!(filled(71, second), None);
+            assert_eq!(filled(71, second * 31), expected);
+        }
+        assert_eq!(Meter::default().filled(&key, at(0), second), None);
     }
 
     #[test]

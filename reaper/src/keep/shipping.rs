@@ -186,7 +186,7 @@ impl Batch {
         for (line, parsed) in parsed {
             let (user, end) = match parsed {
                 Ok(Line::Slice(record)) => (Some(record.uid), record.end),
-                Ok(Line::End(key, _, at)) => (owners.of(&key), at),
+                Ok(Line::End(key, _, at, _)) => (owners.of(&key), at),
                 Ok(Line::Gpu(_)) | Err(_) => continue,
             };
             if let Some(user) = user {
@@ -250,7 +250,7 @@ fn by_day(text: &str) -> BTreeMap<String, Vec<&str>> {
     for line in text.lines() {
         let end = match Line::parse(line) {
             Ok(Line::Slice(record)) => record.end,
-            Ok(Line::End(_, _, at)) => at,
+            Ok(Line::End(_, _, at, _)) => at,
             Ok(Line::Gpu(gpu)) => gpu.until,
             Err(_) => continue,
         };
@@ -503,7 +503,7 @@ mod tests {
             start: 140,
             node: "n1".to_owned(),
         };
-        Line::End(key, ended, 200).to_text().unwrap()
+        Line::End(key, ended, 200, None).to_text().unwrap()
     }
 
     #[test]

@@ -32,7 +32,7 @@ use gpufrac_reaper::measure::sample::{Activity, NodeSamples, Sample, Sampler};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
 use gpufrac_records::evidence::{Record, Source};
-use gpufrac_records::usage::{Ended, GpuTime, SliceKey, Tallies};
+use gpufrac_records::usage::{Ended, Full, GpuTime, SliceKey, Tallies};
 use slurm_sys::client::JobInfo;
 
 use crate::world::{Fault, How, World};
@@ -226,7 +226,13 @@ impl Books for Simulated {
         Ok(())
     }
 
-    fn record_end(&self, _: &SliceKey, _: Ended, _: u64) -> Result<(), UsageError> {
+    fn record_end(
+        &self,
+        _: &SliceKey,
+        _: Ended,
+        _: u64,
+        _: Option<Full>,
+    ) -> Result<(), UsageError> {
         Ok(())
     }
 

@@ -571,6 +571,7 @@ impl World {
             end_unix: 0,
             suspend_unix: 0,
             ended_by: None,
+            failed: false,
             mail_user: String::new(),
             admin_comment: job.comment.clone(),
             excluded_nodes: String::new(),

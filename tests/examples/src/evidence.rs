@@ -86,5 +86,6 @@ pub fn record() -> Record {
             told(599, Decision::Requeue),
         ],
         ended_ms: Some(600 * MINUTE),
+        full: None,
     }
 }

@@ -228,6 +228,7 @@ fn running() -> JobInfo {
         end_unix: 0,
         suspend_unix: 0,
         ended_by: None,
+        failed: false,
         can_requeue: true,
         mail_user: String::new(),
         admin_comment: String::new(),

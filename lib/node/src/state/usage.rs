@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_records::usage::{Ended, GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
+use gpufrac_records::usage::{Ended, Full, GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
 
 /// The file in the state folder.
 pub const FILE: &str = "usage.jsonl";
@@ -99,13 +99,19 @@ pub fn record_gpu(state: &Path, gpu: &GpuTime) -> Result<(), UsageError> {
     append(state, text, Some(&|earlier| earlier == line))
 }
 
-/// Appends why a slice ended, once. `unix`: when.
+/// Appends why a slice ended, once. `unix`: when; `full`: that its job failed with a full slice.
 ///
 /// # Errors
 /// The file cannot be opened, read or written.
-pub fn record_end(state: &Path, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError> {
+pub fn record_end(
+    state: &Path,
+    key: &SliceKey,
+    ended: Ended,
+    unix: u64,
+    full: Option<Full>,
+) -> Result<(), UsageError> {
     let job_id = key.job;
-    let text = Line::End(key.clone(), ended, unix)
+    let text = Line::End(key.clone(), ended, unix, full)
         .to_text()
         .map_err(|source| UsageError::Json { job_id, source })?;
     let is_same = |earlier: &str| {

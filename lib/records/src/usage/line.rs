@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, GpuTime, SliceKey, UsageRecord, VERSION};
+use super::{Ended, Full, GpuTime, SliceKey, UsageRecord, VERSION};
 
 /// One line of `usage.jsonl`.
 #[derive(Debug, Clone, PartialEq)]
@@ -10,8 +10,8 @@ pub enum Line {
     /// A slice that a job held; a line without `kind`, as in version 1.
     Slice(Box<UsageRecord>),
     /// Why a slice ended, where that became known after its record was written, and when it ended, in seconds since
-    /// 1970: `"kind":"end"`.
-    End(SliceKey, Ended, u64),
+    /// 1970: `"kind":"end"`. With what the slice lacked, where its job failed with a full slice.
+    End(SliceKey, Ended, u64, Option<Full>),
     /// A GPU that was there: `"kind":"gpu"`.
     Gpu(GpuTime),
 }
@@ -41,6 +41,8 @@ enum Other {
         key: SliceKey,
         ended: Ended,
         end: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        full: Option<Full>,
     },
     Gpu {
         version: u32,
@@ -65,7 +67,8 @@ impl Line {
                     key,
                     ended,
                     end,
-                } => (version, Line::End(key, ended, end)),
+                    full,
+                } => (version, Line::End(key, ended, end, full)),
                 Other::Gpu { version, gpu } => (version, Line::Gpu(gpu)),
             }
         };
@@ -80,11 +83,12 @@ impl Line {
         let version = VERSION;
         let mut text = match self {
             Line::Slice(record) => serde_json::to_string(record),
-            Line::End(key, ended, end) => serde_json::to_string(&Other::End {
+            Line::End(key, ended, end, full) => serde_json::to_string(&Other::End {
                 version,
                 key: key.clone(),
                 ended: *ended,
                 end: *end,
+                full: full.clone(),
             }),
             Line::Gpu(gpu) => serde_json::to_string(&Other::Gpu {
                 version,
@@ -137,10 +141,15 @@ mod tests {
             devices: vec![(0, 50), (1, 50)],
             menu: vec![13, 25, 50],
         };
+        let full = Full {
+            used_mib: 20_000,
+            larger: None,
+        };
         let slice = Line::parse(VERSION_1).unwrap();
         for line in [
             slice,
-            Line::End(key, Ended::NodeFailure, 1060),
+            Line::End(key.clone(), Ended::NodeFailure, 1060, None),
+            Line::End(key, Ended::Done, 1060, Some(full)),
             Line::Gpu(gpu),
         ] {
             let text = line.to_text().unwrap();

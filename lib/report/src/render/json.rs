@@ -8,6 +8,8 @@ use serde_json::Number;
 use super::{Report, hours};
 use crate::audit::Balance;
 use crate::money;
+use gpufrac_records::usage::Full;
+
 use crate::own::Enough;
 use crate::sums::Sums;
 
@@ -88,6 +90,10 @@ struct Job<'a> {
     memory_mib: Option<u64>,
     enough: Option<&'a str>,
     saved: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    full: Option<&'a Full>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_smaller: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -208,6 +214,8 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
                     Enough::Same => Some(job.size.as_str()),
                     Enough::Smaller { fraction, .. } => Some(fraction),
                 },
+                full: job.full.as_ref(),
+                next_smaller: job.next_smaller.as_deref(),
                 saved: match job.enough {
                     Enough::Smaller { saved, .. } => hours(saved),
                     _ => 0.0,

@@ -8,8 +8,11 @@ use crate::own::Enough;
 /// The heads of the columns.
 pub const HEADS: &str = "job|size|GPU-hours|active|memory used|of|enough|saved";
 
+fn gib(mib: Option<u64>) -> String {
+    mib.map_or("-".to_owned(), |mib| words::gib(mib) + " GiB")
+}
+
 pub fn cells(job: &Own) -> Vec<String> {
-    let gib = |mib: Option<u64>| mib.map_or("-".to_owned(), |mib| words::gib(mib) + " GiB");
     let (enough, saved) = match &job.enough {
         Enough::Unmeasured => ("not measured".to_owned(), String::new()),
         Enough::NoSizes => ("-".to_owned(), String::new()),
@@ -26,6 +29,46 @@ pub fn cells(job: &Own) -> Vec<String> {
         enough,
         saved,
     ]
+}
+
+/// The heads of the jobs that failed with a full slice.
+pub const HEADS_OF_FULL: &str = "job|size|memory used|of|next larger size|free on its node then";
+
+pub fn full(job: &Own) -> Option<Vec<String>> {
+    let full = job.full.as_ref()?;
+    let (larger, free) = match &full.larger {
+        None => ("none".to_owned(), "-"),
+        Some(larger) => (
+            words::plain(&larger.request),
+            if larger.is_free { "yes" } else { "no" },
+        ),
+    };
+    let used = gib(Some(full.used_mib));
+    let size = job.size.clone();
+    let of = gib(job.memory.1);
+    Some(vec![
+        job.job.to_string(),
+        size,
+        used,
+        of,
+        larger,
+        free.to_owned(),
+    ])
+}
+
+/// The heads of the jobs that used less than half of their memory.
+pub const HEADS_OF_HALF: &str = "job|size|memory used|of|next smaller size";
+
+pub fn half(job: &Own) -> Option<Vec<String>> {
+    let smaller = job.next_smaller.clone()?;
+    let [used, all] = [job.memory.0, job.memory.1].map(gib);
+    Some(vec![
+        job.job.to_string(),
+        job.size.clone(),
+        used,
+        all,
+        smaller,
+    ])
 }
 
 /// The cells of all jobs together.

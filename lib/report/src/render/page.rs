@@ -170,6 +170,23 @@ fn own_jobs(page: &mut Page, own: &[Own]) {
         ..Table::new("Your jobs", own::HEADS, 2, rows)
     });
     page.paragraph("`enough` is the smallest size with 1.1 times the greatest memory in use, and with the mean activity.");
+    let mut list = |caption: &str, heads: &str, rows: Vec<Vec<String>>| {
+        if !rows.is_empty() {
+            page.table(Table::new(caption, heads, 2, rows));
+        }
+    };
+    let full = own.iter().filter_map(own::full);
+    list(
+        "Jobs that failed with a full slice",
+        own::HEADS_OF_FULL,
+        full.collect(),
+    );
+    let half = own.iter().filter_map(own::half);
+    list(
+        "Jobs of the last week that used less than half of their memory",
+        own::HEADS_OF_HALF,
+        half.collect(),
+    );
 }
 
 /// The names of the parts of a balance.

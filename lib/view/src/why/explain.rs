@@ -4,7 +4,7 @@ use gpufrac_page::words::{clipped, plain, utc, wrapped};
 use gpufrac_records::evidence::{Decision, Event, Record, Source};
 
 use super::chart;
-use super::words::{amount, done, event_time, listed, remedies, rule, span_ms, stall};
+use super::words::{amount, done, event_time, full, listed, remedies, rule, span_ms, stall};
 
 /// A record as text for people, in lines of about `width` characters.
 pub fn explain(record: &Record, width: usize) -> Vec<String> {
@@ -12,7 +12,14 @@ pub fn explain(record: &Record, width: usize) -> Vec<String> {
     lines.push(String::new());
     lines.extend(wrapped(&measured(record), width, ""));
     lines.push(String::new());
-    if record.events.is_empty() {
+    if let Some(it) = &record.full {
+        let told = full(it, record.memory_mib, &record.node);
+        lines.extend(wrapped(
+            &format!("The job failed with a full slice: {told}."),
+            width,
+            "  ",
+        ));
+    } else if record.events.is_empty() {
         lines.push("No decision was made about this job.".to_owned());
     }
     for event in &record.events {
@@ -155,6 +162,7 @@ fn advice(record: &Record) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_records::usage::{Full, Larger};
     use test_examples::evidence::record;
 
     use super::*;
@@ -199,6 +207,39 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_job_that_failed_with_a_full_slice_is_told_the_next_size() {
+        let mut failed = record();
+        failed.events.clear();
+        let said = |larger: Option<bool>| {
+            let mut failed = failed.clone();
+            failed.full = Some(Full {
+                used_mib: 19_968,
+                larger: larger.map(|is_free| Larger {
+                    request: "gpufrac:0.5".to_owned(),
+                    is_free,
+                }),
+            });
+            explain(&failed, 300).join("\n")
+        };
+        let begin = "The job failed with a full slice: used 19.5 of 19.6 GiB of its slice; ";
+        for (larger, rest) in [
+            (
+                Some(true),
+                "the next larger size is gpufrac:0.5 (one was free on gn07 then).",
+            ),
+            (
+                Some(false),
+                "the next larger size is gpufrac:0.5 (none was free on gn07 then).",
+            ),
+            (None, "the pool has no larger size."),
+        ] {
+            let text = said(larger);
+            assert!(text.contains(&format!("{begin}{rest}")), "{text}");
+            assert!(!text.contains("No decision"), "{text}");
+        }
     }
 
     #[test]

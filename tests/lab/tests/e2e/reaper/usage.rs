@@ -302,3 +302,51 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     assert!(report["ends"]["done"].as_u64() >= Some(1), "{report:#}");
     lab.expect_nothing_left()
 }
+
+/// Promise (users): after a failed job whose slice was full, `gpufrac why`, the usage records and `gpufrac report --me`
+/// say so, with the next larger size and whether it was free.
+/// With `a_slice_is_full_from_97_percent_on_until_a_minute_later`, `a_run_failed_only_by_its_own_record`.
+#[test]
+fn a_job_that_failed_with_a_full_slice_is_told_the_next_size() -> Result<(), LabError> {
+    let windows = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
+    let lab = lab(&windows, "").start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let ended = |script: &str, state: &str| {
+        let job = submit(&lab, user, &["--no-requeue", QUARTER], script)?;
+        assert_eq!(lab.wait_for_end(job)?.state(), state);
+        Ok::<_, LabError>(job)
+    };
+    let failed = ended("gpu busy 5 19800M; exit 1", "FAILED")?;
+    let fine = ended("gpu busy 5 19800M", "COMPLETED")?;
+    let spare = ended("gpu busy 5 1G; exit 1", "FAILED")?;
+    let why = |job: JobId| {
+        let args = ["why", &job.to_string(), "--node", node];
+        lab.command("gpufrac").user(user).args(args).run()
+    };
+    let told = lab.wait("the words of why", Duration::from_secs(60), || {
+        let told = why(failed)?;
+        Ok(told.status.success().then_some(told.stdout))
+    })?;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected =
+        "used 19.3 of 19.6 GiB of its slice; the next larger size is gpufrac:0.5 (one was free on";
+    assert!(told.contains(expected), "{told}");
+    for job in [fine, spare] {
+        assert!(!why(job)?.status.success());
+        assert_eq!(ends(&lab, job), []);
+    }
+    assert_eq!(ends(&lab, failed), [(0, "done".to_owned())]);
+    for job in [failed, fine, spare] {
+        record(&lab, node, job)?;
+    }
+    let place = lab.folder().root().join("var").join(node);
+    let place = place.display().to_string();
+    let args = ["report", "--me", "--no-sacct", "--records", &place];
+    let own = lab.command("gpufrac").user(user).args(args).stdout()?;
+    let row = format!("{failed} ");
+    let rows = own.lines().skip_while(|line| !line.contains("full slice"));
+    let rows: Vec<&str> = rows.filter(|line| line.contains("gpufrac:0.5")).collect();
+    assert_eq!(rows.len(), 1, "{own}");
+    assert!(rows[0].trim_start().starts_with(&row), "{own}");
+    lab.expect_nothing_left()
+}
