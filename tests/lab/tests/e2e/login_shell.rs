@@ -63,10 +63,14 @@ fn a_shell_by_ssh_has_the_variables_of_its_job() -> Result<(), LabError> {
         jobs.push(job);
     }
     for &job in &jobs {
-        let step = lab.wait("the step printed", std::time::Duration::from_secs(60), || {
-            let step = of_slice(&lab.output(job).unwrap_or_default());
-            Ok(step.contains_key("CUDA_VISIBLE_DEVICES").then_some(step))
-        })?;
+        let step = lab.wait(
+            "the step printed",
+            std::time::Duration::from_secs(60),
+            || {
+                let step = of_slice(&lab.output(job).unwrap_or_default());
+                Ok(step.contains_key("CUDA_VISIBLE_DEVICES").then_some(step))
+            },
+        )?;
         assert!(step.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{step:?}");
         assert_eq!(of_slice(&login(&lab, Some(job), "env")?), step);
     }
@@ -78,7 +82,10 @@ fn a_shell_by_ssh_has_the_variables_of_its_job() -> Result<(), LabError> {
     let named = login(&lab, None, &format!("gpufrac env --job {two} --shell json"))?;
     let named: serde_json::Value = serde_json::from_str(&named).expect("JSON");
     assert_eq!(named["GPUFRAC_FRACTION"], "0.5", "{named}");
-    lab.command("scancel").args(["-u", &user.name]).run()?.success()?;
+    lab.command("scancel")
+        .args(["-u", &user.name])
+        .run()?
+        .success()?;
     lab.wait_until_empty(std::time::Duration::from_secs(60))?;
     lab.expect_nothing_left()
 }
