@@ -37,8 +37,8 @@ pub use refusal::{FractionOption, RawReason, Refusal};
 use texts::Texts;
 
 /// The message for a user whose step asks for more than its job has; `own` is the job's `GPUFRAC_FRACTION`. Slurm
-/// refuses such a step, from 23.02 on without the reason. `forgets_shares` as in [`JobRequest`]: a whole GPU can then be
-/// counted in shares, which Slurm divides among steps.
+/// refuses such a step, from 23.02 on without the reason. `forgets_shares` as in [`JobRequest`]: a whole GPU can then
+/// be counted in shares, which Slurm divides among steps.
 #[must_use]
 pub fn beyond_job(own: &str, step: &Entry, forgets_shares: bool) -> Option<String> {
     let (held, words) = match own.parse::<u32>() {

@@ -16,8 +16,8 @@ fn devices(leases: &[Lease]) -> Option<String> {
     Some(devices.join(","))
 }
 
-/// The variables of a task with the slices `task`, of the slices `step` of all tasks of its step, with those of its library
-/// alone where it has one. None without a slice, and where a lease names no instance.
+/// The variables of a task with the slices `task`, of the slices `step` of all tasks of its step, with those of its
+/// library alone where it has one. None without a slice, and where a lease names no instance.
 #[must_use]
 pub fn of(task: &[Lease], step: &[Lease]) -> Option<Vec<(&'static str, String)>> {
     let lease = task.first()?;

@@ -48,9 +48,9 @@ fn keep_enough(request: &JobRequest<'_>, gpus: u32, pools: &mut Vec<&Pool>) -> R
     }
 }
 
-/// Removes the pools of which a Slurm that forgets shares could give GPUs that are in use ([`JobRequest::forgets_shares`]). Its counts are right for GPUs that are
-/// never shared, for a job that has its nodes alone, and for a job that has all units of its nodes: those are counted
-/// as `gres/gpufrac`, which has no devices.
+/// Removes the pools of which a Slurm that forgets shares could give GPUs that are in use
+/// ([`JobRequest::forgets_shares`]). Its counts are right for GPUs that are never shared, for a job that has its nodes
+/// alone, and for a job that has all units of its nodes: those are counted as `gres/gpufrac`, which has no devices.
 fn keep_countable(
     decision: &Decision<'_>,
     demand: Demand,

@@ -259,8 +259,8 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The CPUs or the memory of a job on each of its nodes. A job that had what its GPUs bring has its part of it on a piece; a
-/// job with another amount asked for it.
+/// The CPUs or the memory of a job on each of its nodes. A job that had what its GPUs bring has its part of it on a
+/// piece; a job with another amount asked for it.
 fn part(had: u32, per_gpu: Option<u64>, job: &Job, units: u32) -> u32 {
     match per_gpu.map(|per_gpu| per_gpu * u64::from(job.gpus)) {
         Some(brought) if brought == u64::from(had) => {

@@ -181,8 +181,8 @@ fn pieces(
     (pieces.count > 0).then_some(pieces)
 }
 
-/// The CPUs of a node by its GPUs, or as many fewer as let its smallest pieces run side by side; None where not even one
-/// CPU for a GPU does.
+/// The CPUs of a node by its GPUs, or as many fewer as let its smallest pieces run side by side; None where not even
+/// one CPU for a GPU does.
 fn cpus_for_all(
     settings: &Settings,
     config: &Config,
@@ -203,8 +203,8 @@ fn cpus_for_all(
     (1..=cpus / u64::from(gpus.max(1))).rev().find(fits)
 }
 
-/// What gpufrac.toml should say that a GPU brings in a partition, from its node with the least: the CPUs and the memory of
-/// the node, without those that Slurm reserves, by its GPUs. Nothing of what the site says already.
+/// What gpufrac.toml should say that a GPU brings in a partition, from its node with the least: the CPUs and the memory
+/// of the node, without those that Slurm reserves, by its GPUs. Nothing of what the site says already.
 #[must_use]
 pub fn proposed(settings: &Settings, config: &Config, name: &str) -> PerGpu {
     let site = settings.site();

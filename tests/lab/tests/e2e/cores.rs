@@ -10,8 +10,8 @@ use crate::needs_slurm;
 /// Cores of each of two sockets, with two threads each.
 const CORES: u32 = 8;
 
-/// The topology of the node below the folder of its simulated GPUs, numbered as kernels do: first the first threads of all
-/// cores.
+/// The topology of the node below the folder of its simulated GPUs, numbered as kernels do: first the first threads of
+/// all cores.
 fn write_topology(lab: &Lab) {
     for thread in 0..4 * CORES {
         let core = thread % (2 * CORES);

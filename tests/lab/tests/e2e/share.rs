@@ -150,7 +150,8 @@ fn all_pieces_of_eight_gpus_run_side_by_side() -> Result<(), LabError> {
 }
 
 /// Promise (users): each way of submitting brings CPUs and memory, and says how many.
-/// With `a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other`, `a_cron_job_gets_a_slice_each_time_it_runs`.
+/// With `a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other`,
+/// `a_cron_job_gets_a_slice_each_time_it_runs`.
 #[test]
 fn each_way_of_submitting_brings_cpus_and_memory_and_says_so() -> Result<(), LabError> {
     // Components of one job get separate nodes.

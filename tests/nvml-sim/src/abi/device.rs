@@ -78,8 +78,8 @@ fn by_uuid(call: &Call, uuid: &str) -> Answer<DeviceHandle> {
     Err(Code::NOT_FOUND)
 }
 
-/// The threads near a GPU. A simulated node with `sys/devices/system/cpu` divides its GPUs among its sockets in the order
-/// of both; elsewhere all threads of the caller are near.
+/// The threads near a GPU. A simulated node with `sys/devices/system/cpu` divides its GPUs among its sockets in the
+/// order of both; elsewhere all threads of the caller are near.
 fn near(call: &Call, index: usize) -> Vec<usize> {
     let folder = call.root().join("sys/devices/system/cpu");
     let socket = |thread: usize| {
