@@ -20,7 +20,8 @@ pub unsafe fn write(job: &mut raw::job_desc_msg_t, share: &Share, form: GresForm
     if let Some(cpus) = share.cpus_per_task {
         job.cpus_per_task = clamped(cpus);
         let tasks = number(job.num_tasks).unwrap_or(1);
-        job.min_cpus = cpus.saturating_mul(tasks);
+        let all = cpus.saturating_mul(tasks);
+        job.min_cpus = number(job.min_cpus).map_or(all, |cpus| cpus.max(all));
     }
     match share.memory {
         Some(Memory::PerNode(mib)) => job.pn_min_memory = mib,

@@ -139,9 +139,18 @@ fn written(request: &JobRequest<'_>, option: FractionOption, given: PerGpu) -> S
             ..Share::default()
         };
     }
+    let memory = given.memory.map(Memory::PerNode);
+    // Where tasks of a node are given, Slurm takes their CPUs for the least of the node, whatever else is asked for.
+    if let (Some(cpus), Some(tasks @ 1..)) = (cpus, request.tasks_per_node) {
+        return Share {
+            cpus_per_task: (cpus > tasks).then(|| cpus.div_ceil(tasks)),
+            memory,
+            ..Share::default()
+        };
+    }
     Share {
         cpus_per_node: cpus.map(|cpus| cpus.max(request.cpus_per_node.unwrap_or(0))),
-        memory: given.memory.map(Memory::PerNode),
+        memory,
         ..Share::default()
     }
 }

@@ -54,10 +54,14 @@ fn sockets(job: &Job) -> (u32, u32) {
         digits.parse().expect("a number")
     };
     let details = job.field("CPU_IDs");
+    // The shares in use on each device: `shard:half:50(0/50,50/50,0/50)`.
     let gres = job.field("GRES");
-    let (_, device) = gres.split_once("IDX:").unwrap_or_else(|| panic!("{gres}"));
+    let shares = gres.rsplit_once('(').map_or("", |(_, shares)| shares);
+    let mut devices = (0..).zip(shares.split(','));
+    let own = devices.find(|(_, share)| !share.starts_with("0/"));
+    let (device, _) = own.unwrap_or_else(|| panic!("{gres}"));
     // Each GPU has two devices, each core two threads.
-    (first(details) / (2 * CORES), first(device) / 4)
+    (first(details) / (2 * CORES), device / 4)
 }
 
 fn run(lab: &Lab, options: &[&str]) -> Result<JobId, LabError> {
@@ -101,7 +105,8 @@ fn a_jobs_cpus_are_near_its_slice() -> Result<(), LabError> {
     let gres = fs::read_to_string(lab.folder().etc().join("gres.conf")).expect("gres.conf");
     if !lab.slurm().since(23, 11) {
         // Slurm before 23.11.5 would give a GPU whole beside its fractions.
-        assert!(!gres.contains(" Cores="), "{gres}");
+        let mut lines = gres.lines().filter(|line| !line.starts_with('#'));
+        assert!(lines.all(|line| !line.contains(" Cores=")), "{gres}");
         return lab.expect_nothing_left();
     }
     for line in ["half[0-3] Cores=0-7", "half[4-7] Cores=8-15"] {

@@ -339,7 +339,12 @@ fn a_job_that_failed_with_a_full_slice_is_told_the_next_size() -> Result<(), Lab
     for job in [failed, fine, spare] {
         record(&lab, node, job)?;
     }
-    let place = lab.folder().root().join("var").join(node);
+    let place = lab
+        .folder()
+        .root()
+        .join("var")
+        .join(node)
+        .join("usage.jsonl");
     let place = place.display().to_string();
     let args = ["report", "--me", "--no-sacct", "--records", &place];
     let own = lab.command("gpufrac").user(user).args(args).stdout()?;
