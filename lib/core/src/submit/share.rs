@@ -140,10 +140,11 @@ fn written(request: &JobRequest<'_>, option: FractionOption, given: PerGpu) -> S
         };
     }
     let memory = given.memory.map(Memory::PerNode);
-    // Where tasks of a node are given, Slurm takes their CPUs for the least of the node, whatever else is asked for.
+    // Where tasks of a node are given, Slurm gives the node their CPUs, whatever else is asked for. Never more than the
+    // share, so that all pieces have room.
     if let (Some(cpus), Some(tasks @ 1..)) = (cpus, request.tasks_per_node) {
         return Share {
-            cpus_per_task: (cpus > tasks).then(|| cpus.div_ceil(tasks)),
+            cpus_per_task: Some(cpus / tasks).filter(|cpus| *cpus > 1),
             memory,
             ..Share::default()
         };
