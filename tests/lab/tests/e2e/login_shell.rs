@@ -53,7 +53,7 @@ fn login(lab: &Lab, job: Option<JobId>, line: &str) -> Result<String, LabError> 
 /// Promise (users): a login shell in a job has the variables of its slice, as a step has them; other shells have none.
 #[test]
 fn a_shell_by_ssh_has_the_variables_of_its_job() -> Result<(), LabError> {
-    let lab = Lab::builder().pools(POOL).start()?;
+    let lab = Lab::builder().mps_standin().pools(POOL).start()?;
     let user = lab.users()[0].clone();
     let mut jobs = Vec::new();
     for size in ["0.25", "0.5"] {
