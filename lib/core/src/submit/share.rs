@@ -140,9 +140,9 @@ fn written(request: &JobRequest<'_>, option: FractionOption, given: PerGpu) -> S
         };
     }
     let memory = given.memory.map(Memory::PerNode);
-    // Where tasks of a node are given, Slurm gives the node their CPUs, whatever else is asked for. Never more than the
-    // share, so that all pieces have room.
-    if let (Some(cpus), Some(tasks @ 1..)) = (cpus, request.tasks_per_node) {
+    // Where the tasks of a node are given, Slurm gives the node their CPUs, whatever else is asked for. Never more than
+    // the share, so that all pieces have room.
+    if let (Some(cpus), Some(tasks @ 1..)) = (cpus, tasks_of_a_node(request)) {
         return Share {
             cpus_per_task: Some(cpus / tasks).filter(|cpus| *cpus > 1),
             memory,
@@ -154,6 +154,16 @@ fn written(request: &JobRequest<'_>, option: FractionOption, given: PerGpu) -> S
         memory,
         ..Share::default()
     }
+}
+
+/// The tasks of each node, where they are certain.
+fn tasks_of_a_node(request: &JobRequest<'_>) -> Option<u32> {
+    let of_job = || {
+        request
+            .tasks
+            .filter(|tasks| *tasks == 1 || request.max_nodes == Some(1))
+    };
+    request.tasks_per_node.or_else(of_job)
 }
 
 fn clamped(cpus: u64) -> u32 {

@@ -103,7 +103,10 @@ fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
          srun -n1 --gres=none sh -c 'echo NONE=$CUDA_VISIBLE_DEVICES'"
     );
     // Steps side by side have a core each.
-    let job = lab.sbatch(user, &["-n2", "--ntasks-per-core=1", QUARTERS, "--wrap", &script])?;
+    let job = lab.sbatch(
+        user,
+        &["-n2", "--ntasks-per-core=1", QUARTERS, "--wrap", &script],
+    )?;
     lab.wait_for_state(job, &["RUNNING"])?;
     let shown = lab.job(job)?;
     assert_eq!(shown.field("TresPerTask"), "gres/gpufrac:25,gres/shard:25");

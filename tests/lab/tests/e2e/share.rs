@@ -58,6 +58,7 @@ fn given(lab: &Lab, job: JobId) -> Result<(u32, u32), LabError> {
 /// Options beside the GPU.
 const OPTIONS: &[&[&str]] = &[
     &[],
+    &["-n1"],
     &["-n3"],
     &["-c2"],
     &["-N1", "--ntasks-per-node=4"],
