@@ -46,7 +46,12 @@ pub(super) fn of(
     if granted.is_counted_in_devices(request) {
         ceilings.refuse_options(options)?;
         let (mut share, lowered) = ceilings.hold(request, requested.option, Share::default())?;
-        // Slurm itself applies its settings and the options of the job to devices.
+        // Slurm itself applies its settings and the options of the job to devices, but gives a node whose tasks are
+        // certain their CPUs alone, because the other count of the job brings none.
+        if tasks_of_a_node(request).is_some() {
+            let given = of_site(decision).without(options).without(named).of(part);
+            share.cpus_per_task = written(request, requested.option, given).cpus_per_task;
+        }
         share.per_gpu = of_file(decision).without(options).without(named);
         return Ok((share, ceilings.note(lowered)));
     }
