@@ -45,13 +45,16 @@ pub(super) fn of(
     };
     if granted.is_counted_in_devices(request) {
         ceilings.refuse_options(options)?;
-        let (mut share, lowered) = ceilings.hold(request, requested.option, Share::default())?;
         // Slurm itself applies its settings and the options of the job to devices, but gives a node whose tasks are
         // certain their CPUs alone, because the other count of the job brings none.
-        if tasks_of_a_node(request).is_some() {
-            let given = of_site(decision).without(options).without(named).of(part);
-            share.cpus_per_task = written(request, requested.option, given).cpus_per_task;
-        }
+        let site = ceilings.capped(of_site(decision).without(options).without(named), request);
+        let with_tasks = tasks_of_a_node(request)
+            .and_then(|_| written(request, requested.option, site.of(part)).cpus_per_task);
+        let brought = Share {
+            cpus_per_task: with_tasks,
+            ..Share::default()
+        };
+        let (mut share, lowered) = ceilings.hold(request, requested.option, brought)?;
         share.per_gpu = of_file(decision).without(options).without(named);
         return Ok((share, ceilings.note(lowered)));
     }

@@ -83,7 +83,6 @@ fn case(line: &str) -> (JobRequest<'_>, &'static [Occasion]) {
             "--ntasks-per-node" => request.tasks_per_node = number(),
             "--nodes" => request.max_nodes = number(),
             "--min-nodes" => request.min_nodes = number(),
-            "--max-nodes" => request.max_nodes = number(),
             "--cpus-per-task" => request.cpus_per_task = number(),
             "--mincpus" => request.cpus_per_node = number(),
             "--mem" => request.memory = number().map(|mib| Memory::PerNode(mib.into())),

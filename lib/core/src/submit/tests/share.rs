@@ -45,13 +45,18 @@ fn options_for_a_gpu_count_by_fraction() {
     cases(shared_config(), "options_for_a_gpu_count_by_fraction");
 }
 
-fn with_rules(above_max: AboveMax, per_gpu: PerGpu, max_per_gpu: PerGpu) -> Config {
+fn with_rules(
+    partition: &str,
+    above_max: AboveMax,
+    per_gpu: PerGpu,
+    max_per_gpu: PerGpu,
+) -> Config {
     let mut config = config();
     let mut rules = config.partitions[0].clone();
-    rules.name = "gpu".to_owned();
+    rules.name = partition.to_owned();
     (rules.min, rules.max, rules.default) = (None, None, None);
     (rules.above_max, rules.per_gpu, rules.max_per_gpu) = (above_max, per_gpu, max_per_gpu);
-    config.partitions.retain(|rules| rules.name != "gpu");
+    config.partitions.retain(|rules| rules.name != partition);
     config.partitions.push(rules);
     config
 }
@@ -67,19 +72,25 @@ fn the_file_gives_before_slurm_does() {
         cpus: Some(4),
         memory: None,
     };
-    let config = with_rules(AboveMax::Refuse, of_file, PerGpu::default());
+    let config = with_rules("gpu", AboveMax::Refuse, of_file, PerGpu::default());
     cases(&config, "the_file_gives_before_slurm_does");
 }
 
 #[test]
 fn more_than_the_ceiling_of_a_fraction_is_refused() {
-    let config = with_rules(AboveMax::Refuse, PerGpu::default(), MAX);
+    let config = with_rules("gpu", AboveMax::Refuse, PerGpu::default(), MAX);
     cases(&config, "more_than_the_ceiling_of_a_fraction_is_refused");
 }
 
 #[test]
+fn a_whole_gpu_keeps_within_the_ceiling() {
+    let config = with_rules("full", AboveMax::Lower, PerGpu::default(), MAX);
+    cases(&config, "a_whole_gpu_keeps_within_the_ceiling");
+}
+
+#[test]
 fn more_than_the_ceiling_of_a_fraction_is_lowered() {
-    let config = with_rules(AboveMax::Lower, PerGpu::default(), MAX);
+    let config = with_rules("gpu", AboveMax::Lower, PerGpu::default(), MAX);
     cases(&config, "more_than_the_ceiling_of_a_fraction_is_lowered");
 }
 
