@@ -165,7 +165,8 @@ pub struct JobInfo {
     /// Why Slurm ended the last run; None while it runs, and where it ended by itself. After a requeue this is known
     /// only until the epilogs of all nodes have ended.
     pub ended_by: Option<EndedBy>,
-    /// Whether the last run failed by itself: its exit code was not 0, or it got no more memory.
+    /// Whether the last run failed by itself: its exit code was not 0, or it got no more memory. A job that reached its
+    /// time limit or was cancelled has another state, whatever its exit code.
     pub failed: bool,
     /// Whether the job is a batch job whose user allows a requeue.
     pub can_requeue: bool,
@@ -537,7 +538,8 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
         end_unix: time(job.end_time),
         suspend_unix: time(job.suspend_time),
         ended_by: ended_by(job.job_state, job.preempt_time),
-        failed: has_failed(job.job_state),
+        failed: [raw::JOB_FAILED, raw::JOB_OOM]
+            .contains(&(job.job_state & raw::GPUFRAC_JOB_STATE_BASE)),
         can_requeue: job.batch_flag != 0 && job.requeue != 0,
         mail_user: text(job.mail_user),
         admin_comment: text(job.admin_comment),
@@ -581,11 +583,6 @@ fn ended_by(word: u32, preempt_time: i64) -> Option<EndedBy> {
         raw::JOB_PENDING if preempt_time != 0 => Some(EndedBy::Preemption),
         _ => None,
     }
-}
-
-/// A job that reached its time limit or was cancelled has another state, whatever its exit code.
-fn has_failed(word: u32) -> bool {
-    [raw::JOB_FAILED, raw::JOB_OOM].contains(&(word & raw::GPUFRAC_JOB_STATE_BASE))
 }
 
 fn state_of(word: u32) -> JobState {
