@@ -72,8 +72,10 @@ impl CgroupVersion {
         }
     }
 
-    /// cgroup.conf: devices are constrained; cores and memory are not, so that many jobs fit on few cores.
+    /// cgroup.conf: devices, cores and memory are constrained. Of more cores than the machine has, jobs get those that
+    /// it has.
     pub(crate) fn conf(self) -> String {
+        let constrains = if self.has_controllers() { "yes" } else { "no" };
         let (version, mount, more) = match self {
             CgroupVersion::V1 => ("v1", MOUNT.into(), ""),
             // There may be no systemd that could create a scope.
@@ -87,8 +89,8 @@ impl CgroupVersion {
             "CgroupPlugin=cgroup/{version}\n\
              CgroupMountpoint={}\n\
              ConstrainDevices=yes\n\
-             ConstrainCores=no\n\
-             ConstrainRAMSpace=no\n\
+             ConstrainCores={constrains}\n\
+             ConstrainRAMSpace={constrains}\n\
              ConstrainSwapSpace=no\n\
              {more}",
             mount.display()
@@ -96,18 +98,27 @@ impl CgroupVersion {
     }
 
     /// slurm.conf's `JobAcctGatherType`: by control groups as on most sites, where they have the controllers that this
-    /// plugin needs. A machine whose controllers all belong to version 1 has none of version 2.
+    /// plugin needs.
     pub(crate) fn accounting(self) -> &'static str {
-        let has_controllers = || {
-            let path = unified()?.join("cgroup.controllers");
-            let controllers = fs::read_to_string(path).ok()?;
-            let has = |name| controllers.split_whitespace().any(|other| other == name);
-            (has("memory") && has("cpu")).then_some(())
-        };
-        match self {
-            CgroupVersion::V2 if has_controllers().is_none() => "jobacct_gather/linux",
-            CgroupVersion::V1 | CgroupVersion::V2 => "jobacct_gather/cgroup",
+        if self.has_controllers() {
+            "jobacct_gather/cgroup"
+        } else {
+            "jobacct_gather/linux"
         }
+    }
+
+    /// Whether control groups count memory and time. A machine whose controllers all belong to version 1 has none of
+    /// version 2.
+    fn has_controllers(self) -> bool {
+        let controllers = || {
+            let path = unified()?.join("cgroup.controllers");
+            fs::read_to_string(path).ok()
+        };
+        let has_all = |found: &str| {
+            let has = |name| found.split_whitespace().any(|other| other == name);
+            ["cpu", "cpuset", "memory"].into_iter().all(has)
+        };
+        self == CgroupVersion::V1 || controllers().is_some_and(|found| has_all(&found))
     }
 
     /// Whether slurmd must not see all hierarchies of the machine.
