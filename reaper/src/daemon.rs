@@ -139,7 +139,7 @@ impl Daemon {
             if let Some(action) = decisions.confirm(round, due, &closed, now) {
                 if let Some(effect) = action.effect_before() {
                     accounting.note(&action.slices, effect);
-                    accounting.save(round);
+                    accounting.save(round, leases, published.pools());
                 }
                 let done = decisions.carry_out(round, &action, now);
                 if let Some(effect) = done.effect {
@@ -169,7 +169,7 @@ impl Daemon {
         published.publish(round, findings, hidden);
         decisions.save(round);
         private.copy_records(round, decisions.records());
-        accounting.save(round);
+        accounting.save(round, leases, published.pools());
         if round.is_each(ROUNDS_BETWEEN_RECORDS) {
             let shipped = accounting.record(round, leases);
             report_shipping(round, shipped, private);

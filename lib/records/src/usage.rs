@@ -12,7 +12,7 @@ mod line;
 mod tally;
 
 pub use line::{Line, LineError};
-pub use tally::{Elapsed, Kind, Tallies, Tally, apportion};
+pub use tally::{Elapsed, Filled, Kind, Tallies, Tally, apportion};
 
 /// The version of the lines that this build writes.
 pub const VERSION: u32 = 2;
@@ -151,6 +151,22 @@ pub struct Larger {
     pub request: String,
     /// Whether a place for it was free on the node, as the job ended.
     pub is_free: bool,
+}
+
+impl Full {
+    /// The words for the user. `memory_mib`: of the slice.
+    #[must_use]
+    pub fn told(&self, memory_mib: u64, node: &str) -> String {
+        let [used, all] = [self.used_mib, memory_mib].map(|mib| mib as f64 / 1024.0);
+        let next = match &self.larger {
+            None => "the pool has no larger size".to_owned(),
+            Some(Larger { request, is_free }) => {
+                let count = if *is_free { "one" } else { "none" };
+                format!("the next larger size is {request} ({count} was free on {node} then)")
+            }
+        };
+        format!("used {used:.1} of {all:.1} GiB of its slice; {next}")
+    }
 }
 
 /// Why a slice ended.

@@ -150,6 +150,12 @@ impl Spank {
         usize::try_from(self.number(raw::S_TASK_ID)?).ok()
     }
 
+    /// The status of the task that ended, as `waitpid` gives it.
+    #[must_use]
+    pub fn task_status(self) -> Option<i32> {
+        self.number(raw::S_TASK_EXIT_STATUS).map(u32::cast_signed)
+    }
+
     /// The number of tasks of the step on this node.
     #[must_use]
     pub fn local_tasks(self) -> Option<usize> {

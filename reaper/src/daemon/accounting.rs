@@ -2,7 +2,7 @@
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::state::record::boot_id;
-use gpufrac_records::usage::{End, GpuTime, SliceKey, Tallies, UsageRecord};
+use gpufrac_records::usage::{End, Filled, GpuTime, SliceKey, Tallies, UsageRecord};
 
 use self::ends::EndedSlice;
 use super::decisions::Samples;
@@ -15,6 +15,7 @@ use crate::key::SliceId;
 use crate::measure::sample::Activity;
 use crate::outside::Outside;
 use crate::report::errors::topic;
+use crate::report::metrics::PoolMetrics;
 use crate::round::Round;
 
 mod ends;
@@ -82,10 +83,26 @@ impl Accounting {
         self.meter.note(slices, effect);
     }
 
-    /// Writes the sums, which epilogs read.
-    pub(super) fn save(&self, round: &mut Round) {
-        let saved = round.outside.books.save(&self.meter.tallies());
+    /// Writes the sums, which epilogs read, and steps that failed. `pools`: with their room.
+    pub(super) fn save(&self, round: &mut Round, leases: &[Lease], pools: &[PoolMetrics]) {
+        let mut tallies = self.meter.tallies();
+        for tally in &mut tallies.slices {
+            let mut leases = leases.iter();
+            let lease = leases.find(|lease| SliceKey::of(lease) == tally.key);
+            tally.filled = lease.and_then(|lease| self.filled(round, lease, pools));
+        }
+        let saved = round.outside.books.save(&tallies);
         round.report(topic::BOOKS, saved);
+    }
+
+    /// Of a slice that is full, what a step that fails now tells its user.
+    fn filled(&self, round: &Round, lease: &Lease, pools: &[PoolMetrics]) -> Option<Filled> {
+        let (now, interval) = (round.now(), round.interval());
+        let (used, left) = self.meter.filled(&SliceKey::of(lease), now, interval)?;
+        Some(Filled {
+            until_boot_ms: now.milliseconds() + left.as_millis() as u64,
+            full: ends::full(round, &lease.pool, lease.units, used, pools),
+        })
     }
 
     /// Writes what is not over yet, for a boot that no epilog sees, and copies records to the folder that the nodes

@@ -200,10 +200,19 @@ impl Meter {
         metered.is_some_and(|metered| metered.tally.ended == Some(Ended::Reclaimed))
     }
 
-    /// The memory of a slice that was full in its last minute, where it ends now. `interval`: of the rounds.
-    pub fn filled(&self, key: &SliceKey, now: BootTime, interval: Duration) -> Option<MemoryMib> {
+    /// The memory of a slice that was full in its last minute, where it ends now, and how long that holds. `interval`:
+    /// of the rounds.
+    pub fn filled(
+        &self,
+        key: &SliceKey,
+        now: BootTime,
+        interval: Duration,
+    ) -> Option<(MemoryMib, Duration)> {
         let (at, used) = self.slices.get(key)?.full?;
-        (now.since(at) <= LAST.max(interval * LAST_ROUNDS)).then_some(used)
+        let left = LAST
+            .max(interval * LAST_ROUNDS)
+            .checked_sub(now.since(at))?;
+        Some((used, left))
     }
 
     pub fn tallies(&self) -> Tallies {
@@ -309,10 +318,10 @@ mod tests {
             // The program has died, and its job goes on to the end of the script.
             look(20, 0);
             let filled = |at_second, interval| meter.filled(&key, at(at_second), interval);
-            let expected = expected.map(MemoryMib);
-            assert_eq!(filled(70, second), expected);
+            let expected = |left| Some((MemoryMib(expected?), left));
+            assert_eq!(filled(70, second), expected(Duration::ZERO));
             assert_eq!(filled(71, second), None);
-            assert_eq!(filled(71, second * 31), expected);
+            assert_eq!(filled(71, second * 31), expected(second));
         }
         assert_eq!(Meter::default().filled(&key, at(0), second), None);
     }

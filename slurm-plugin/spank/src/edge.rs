@@ -29,8 +29,8 @@ use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
 use slurm_sys::{boundary, log, raw, text};
 
 use crate::environment::{self, EnvironmentError};
-use crate::given;
 use crate::slice::{JobSlice, NODE_NAME, NoMemoryLimit, ReadError, StepOf};
+use crate::{failed, given};
 
 const ARGUMENT: &str = "config=";
 
@@ -288,8 +288,12 @@ unsafe fn slurm_spank_task_exit(
 ) -> c_int {
     hook("slurm_spank_task_exit", OK, handle, |spank| {
         with_slice(|slice| {
-            if let (Ok(slice), Some(task)) = (slice, task_of_step(spank)) {
-                slice.give_back(task);
+            if let Ok(slice) = slice {
+                let task = task_of_step(spank);
+                failed::explain(spank, slice, slice.visible_to(task));
+                if let Some(task) = task {
+                    slice.give_back(task);
+                }
             }
             Ok(())
         })

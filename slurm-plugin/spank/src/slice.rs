@@ -9,6 +9,7 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_host::files::FileError;
+use gpufrac_node::clock::{Clock, SystemClock};
 use gpufrac_node::gpu::memory_limit::{self, LimitError};
 use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::slice::agreement::step::{Comparison, Given, Unfit};
@@ -16,7 +17,8 @@ use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::pools;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
-use gpufrac_node::state::without;
+use gpufrac_node::state::{usage, without};
+use gpufrac_records::usage::SliceKey;
 
 use crate::claim::Claims;
 
@@ -54,6 +56,7 @@ pub struct JobSlice {
     pub count_name: CountName,
     /// Libraries that pools preload, on this node or on the one where the job was submitted.
     pub libraries: Vec<String>,
+    run: PathBuf,
     nvidia_smi: PathBuf,
 }
 
@@ -122,6 +125,7 @@ impl JobSlice {
                 has_placeholders: node.devices.exists(),
                 count_name: node.config.count_name,
                 libraries,
+                run: node.run,
                 nvidia_smi: node.nvidia_smi,
             });
         }
@@ -159,6 +163,7 @@ impl JobSlice {
             has_placeholders: true,
             count_name: node.config.count_name,
             libraries,
+            run: node.run,
             nvidia_smi: node.nvidia_smi,
         })
     }
@@ -216,6 +221,14 @@ impl JobSlice {
             }
             _ => &self.own,
         }
+    }
+
+    /// What the user is told of a full slice; None if it was not full just before.
+    pub fn told_full(&self, lease: &Lease) -> Option<String> {
+        let key = SliceKey::of(lease);
+        let filled = usage::measured(&self.run, &key).ok()??.filled?;
+        let is_now = SystemClock.now().milliseconds() <= filled.until_boot_ms;
+        is_now.then(|| filled.full.told(lease.slice.memory_mib.0, &key.node))
     }
 
     /// Releases the slice of a task that ended.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, SliceKey, Used};
+use super::{Ended, Full, SliceKey, Used};
 use gpufrac_core::fraction::MemoryMib;
 
 /// All slices that gpufrac-reaperd watches on a node: its file for the epilogs.
@@ -43,10 +43,21 @@ pub struct Tally {
     pub ended: Option<Ended>,
     /// Seconds of the job's time limit that are left then, if it has one.
     pub returned: Option<u64>,
+    /// That a sample found the slice full; the next samples need not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filled: Option<Filled>,
     /// Millijoules of the GPU.
     gpu_energy_mj: Option<u64>,
     /// Millijoules by the slice's activity.
     energy_mj: Option<u64>,
+}
+
+/// A slice that was full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Filled {
+    /// Until when a failure has to do with it: milliseconds since the node was booted.
+    pub until_boot_ms: u64,
+    pub full: Full,
 }
 
 /// A mean over time.
@@ -115,6 +126,7 @@ impl Tally {
             warnings: 0,
             ended: None,
             returned: None,
+            filled: None,
             gpu_energy_mj: None,
             energy_mj: None,
         }

@@ -4,7 +4,7 @@ use gpufrac_page::words::{clipped, plain, utc, wrapped};
 use gpufrac_records::evidence::{Decision, Event, Record, Source};
 
 use super::chart;
-use super::words::{amount, done, event_time, full, listed, remedies, rule, span_ms, stall};
+use super::words::{amount, done, event_time, listed, remedies, rule, span_ms, stall};
 
 /// A record as text for people, in lines of about `width` characters.
 pub fn explain(record: &Record, width: usize) -> Vec<String> {
@@ -13,7 +13,7 @@ pub fn explain(record: &Record, width: usize) -> Vec<String> {
     lines.extend(wrapped(&measured(record), width, ""));
     lines.push(String::new());
     if let Some(it) = &record.full {
-        let told = full(it, record.memory_mib, &record.node);
+        let told = plain(&it.told(record.memory_mib, &record.node));
         lines.extend(wrapped(
             &format!("The job failed with a full slice: {told}."),
             width,

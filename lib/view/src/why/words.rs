@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Action, Stall};
-use gpufrac_page::words::{gib, plain, utc, wrapped};
+use gpufrac_page::words::{plain, utc, wrapped};
 use gpufrac_records::evidence::{Decision, Event, Record};
-use gpufrac_records::usage::Full;
 
 pub fn event_time(record: &Record, at_ms: u64) -> String {
     utc(record.began_unix.saturating_add(at_ms / 1000))
@@ -68,23 +67,6 @@ pub fn rule(event: &Event) -> String {
         "" => "[reaper]".to_owned(),
         name => format!("[reaper.rule.{}]", plain(name)),
     }
-}
-
-/// That a failed job had filled its slice, for its user. `memory_mib`: of the slice.
-pub fn full(full: &Full, memory_mib: u64, node: &str) -> String {
-    let (used, all) = (gib(full.used_mib), gib(memory_mib));
-    let next = match &full.larger {
-        None => "the pool has no larger size".to_owned(),
-        Some(larger) => {
-            let count = if larger.is_free { "one" } else { "none" };
-            format!(
-                "the next larger size is {} ({count} was free on {} then)",
-                plain(&larger.request),
-                plain(node)
-            )
-        }
-    };
-    format!("used {used} of {all} GiB of its slice; {next}")
 }
 
 /// Advice for the user of a stalled slice; `job` is None if the job has ended.

@@ -48,7 +48,7 @@ impl Accounting {
             let mut held = leases.iter().filter(is_active);
             if !held.any(|lease| SliceKey::of(lease) == key) && !self.meter.is_reclaimed(&key) {
                 self.ended.push(EndedSlice {
-                    filled: self.meter.filled(&key, at, interval),
+                    filled: self.meter.filled(&key, at, interval).map(|(used, _)| used),
                     evidence: None,
                     key,
                     pool: lease.pool.clone(),
@@ -128,7 +128,10 @@ impl Accounting {
     ) -> Option<Record> {
         let (ended, full) = match (why, slice.filled) {
             (Why::Known(ended), _) => (ended, None),
-            (Why::Failed, Some(used)) => (Ended::Done, Some(full(round, &slice, used, pools))),
+            (Why::Failed, Some(used)) => (
+                Ended::Done,
+                Some(full(round, &slice.pool, slice.units, used, pools)),
+            ),
             (Why::Failed, None) | (Why::ByItself, _) => return None,
             (Why::NotYet, _) => {
                 self.ended.push(slice);
@@ -147,12 +150,17 @@ impl Accounting {
 }
 
 /// What a full slice lacked.
-fn full(round: &Round, slice: &EndedSlice, used: MemoryMib, pools: &[PoolMetrics]) -> Full {
+pub(super) fn full(
+    round: &Round,
+    pool: &str,
+    units: Units,
+    used: MemoryMib,
+    pools: &[PoolMetrics],
+) -> Full {
     let config = &round.node.config;
-    let pool = config.pool(&slice.pool);
-    let room = pools.iter().find(|pool| pool.pool == slice.pool);
-    let room = room.map(|pool| &pool.room);
-    let entry = pool.and_then(|pool| larger(pool, slice.units, room));
+    let room = pools.iter().find(|metrics| metrics.pool == pool);
+    let room = room.map(|metrics| &metrics.room);
+    let entry = config.pool(pool).and_then(|pool| larger(pool, units, room));
     Full {
         used_mib: used.0,
         larger: entry.map(|entry| {

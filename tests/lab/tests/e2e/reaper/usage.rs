@@ -303,8 +303,8 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Promise (users): after a failed job whose slice was full, `gpufrac why`, the usage records and `gpufrac report --me`
-/// say so, with the next larger size and whether it was free.
+/// Promise (users): after a failed job whose slice was full, `gpufrac why`, the usage records, the job's `AdminComment`
+/// and `gpufrac report --me` say so, with the next larger size and whether it was free.
 /// With `a_slice_is_full_from_97_percent_on_until_a_minute_later`, `a_run_failed_only_by_its_own_record`.
 #[test]
 fn a_job_that_failed_with_a_full_slice_is_told_the_next_size() -> Result<(), LabError> {
@@ -331,7 +331,14 @@ fn a_job_that_failed_with_a_full_slice_is_told_the_next_size() -> Result<(), Lab
     let expected =
         "used 19.3 of 19.6 GiB of its slice; the next larger size is gpufrac:0.5 (one was free on";
     assert!(told.contains(expected), "{told}");
+    let shown = |job: JobId| {
+        let command = lab.command("scontrol");
+        command.args(["show", "job", &job.to_string()]).stdout()
+    };
+    let comment = "AdminComment=gpufrac: a task failed with a full slice: used 19.3 of 19.6 GiB";
+    assert!(shown(failed)?.contains(comment), "{}", shown(failed)?);
     for job in [fine, spare] {
+        assert!(!shown(job)?.contains("AdminComment"), "{}", shown(job)?);
         // Until the reaper has seen the end, there is the record of a running job.
         lab.wait("why has nothing to tell", Duration::from_secs(60), || {
             Ok((!why(job)?.status.success()).then_some(()))
