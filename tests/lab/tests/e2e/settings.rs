@@ -75,10 +75,15 @@ fn serves(extra: &str, options: &[&str]) -> Result<(), LabError> {
 /// `a_partition_whose_jobs_share_cores`, `a_tracker_of_processes_without_control_groups_is_warned_of`.
 #[test]
 fn ways_to_count_cores_and_memory() -> Result<(), LabError> {
-    serves("SelectTypeParameters=CR_Core", &[])?;
-    serves("SelectTypeParameters=CR_Socket", &[])?;
-    let memory = "SelectTypeParameters=CR_Core_Memory\nNodeName=DEFAULT RealMemory=1000";
-    serves(memory, &["--mem=10"])
+    for kind in [
+        "CR_CPU",
+        "CR_Core",
+        "CR_Socket_Memory",
+        "CR_Core_Memory,CR_LLN",
+    ] {
+        serves(&format!("SelectTypeParameters={kind}"), &["--mem=10"])?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpufrac_lab::{Job, JobId, Lab, LabBuilder, LabError};
+use gpufrac_lab::{CgroupVersion, Job, JobId, Lab, LabBuilder, LabError};
 
 use crate::shared_devices::start;
 
@@ -51,7 +51,6 @@ fn given(lab: &Lab, job: JobId) -> Result<(u32, u32), LabError> {
         .args([job.to_string()])
         .run()?
         .success()?;
-    lab.wait_for_end(job)?;
     Ok(found)
 }
 
@@ -77,16 +76,18 @@ const OPTIONS: &[&[&str]] = &[
 fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabError> {
     let plain = site(Lab::builder().plugins(false)).start()?;
     let lab = start(site(
-        Lab::builder().gpus("H100-80", 1).mig(false).pools(POOL),
+        Lab::builder().gpus("H100-80", 2).mig(false).pools(POOL),
     ))?;
     let mut table = String::new();
     for options in OPTIONS {
         let with = |gres: &'static str| [&[gres, "--wrap=sleep 1000"], *options].concat();
-        let job = plain.sbatch(&plain.users()[0], &with("--gres=gpu:half:1"))?;
-        let expected = given(&plain, job)?;
-        let user = &lab.users()[0];
-        let whole = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:1"))?)?;
-        let quarter = given(&lab, lab.sbatch(user, &with("--gres=gpufrac:0.25"))?)?;
+        let submit = |lab: &Lab, gres| lab.sbatch(&lab.users()[0], &with(gres));
+        let gpu = submit(&plain, "--gres=gpu:half:1")?;
+        let whole = submit(&lab, "--gres=gpufrac:1")?;
+        let quarter = submit(&lab, "--gres=gpufrac:0.25")?;
+        let expected = given(&plain, gpu)?;
+        let whole = given(&lab, whole)?;
+        let quarter = given(&lab, quarter)?;
         let line = format!(
             "{options:?}: gpu:1 {expected:?}, gpufrac:1 {whole:?}, a quarter {quarter:?}\n"
         );
@@ -108,6 +109,7 @@ fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabE
         table += &line;
     }
     println!("{table}");
+    lab.wait_until_empty(Duration::from_secs(60))?;
     lab.expect_nothing_left()
 }
 
@@ -147,6 +149,30 @@ fn all_pieces_of_eight_gpus_run_side_by_side() -> Result<(), LabError> {
         .run()?
         .success()?;
     lab.wait_until_empty(Duration::from_secs(120))?;
+    lab.expect_nothing_left()
+}
+
+/// Promise (users): a job is held to the memory of its fraction, where Slurm holds jobs to theirs.
+#[test]
+fn a_job_is_held_to_the_cpus_and_memory_of_its_fraction() -> Result<(), LabError> {
+    crate::needs_groups(CgroupVersion::V1);
+    let lab = Lab::builder().slurm_conf_extra(SITE).start()?;
+    let see = "for name in cpuset memory; do sed -n s,.*:$name:,/sys/fs/cgroup/$name,p /proc/self/cgroup; done |
+        { read cpus; read memory; cat $cpus/cpuset.cpus $memory/../memory.limit_in_bytes; nproc; }";
+    let args = ["--gres=gpufrac:0.25", "sh", "-c", see];
+    let user = &lab.users()[0];
+    let command = lab.command("srun").user(user).args(args);
+    let seen = command.run()?.success()?.stdout;
+    let seen: Vec<&str> = seen.lines().collect();
+    let [cpus, memory, counted] = seen[..] else {
+        panic!("{seen:?}");
+    };
+    // A core of two threads, or what the machine has of it.
+    assert!(
+        !cpus.is_empty() && ["1", "2"].contains(&counted),
+        "{seen:?}"
+    );
+    assert_eq!(memory, (4000_u64 << 20).to_string());
     lab.expect_nothing_left()
 }
 
@@ -199,5 +225,46 @@ fn each_way_of_submitting_brings_cpus_and_memory_and_says_so() -> Result<(), Lab
         assert!(said.stderr.contains(quarter), "{program}: {said:?}");
         assert_eq!(said.stdout.trim(), "2", "{program}: {said:?}");
     }
+    lab.expect_nothing_left()
+}
+
+/// Slurm before 23.11.5 takes a device for free once a job ended there, whatever others hold of it.
+///
+/// Promise (users): Slurm gives no job a whole GPU with shares of other jobs on it, whichever of them ended before.
+#[test]
+fn no_whole_gpu_is_given_beside_shares_that_stay() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 2).mig(false).pools(POOL);
+    let lab = start(lab.partition("large", ""))?;
+    let user = &lab.users()[0];
+    let submit = |gres: &str| lab.sbatch(user, &[gres, "--wrap=sleep 1000"]);
+    let cancel = |job: JobId| {
+        let program = lab.command("scancel").args([job.to_string()]);
+        program.run()?.success()?;
+        lab.wait_for_end(job)
+    };
+    let mut quarters = Vec::new();
+    for _ in 0..5 {
+        let job = submit("--gres=gpufrac:0.25")?;
+        lab.wait_for_state(job, &["RUNNING"])?;
+        quarters.push(job);
+    }
+    let wholes = [submit("--gres=gpufrac:1")?, submit("--gres=gpufrac:1")?];
+    cancel(quarters[4])?;
+    lab.wait_for_state(wholes[0], &["RUNNING"])?;
+    cancel(quarters[0])?;
+    // By its start slurmctld has also looked at the job that waits.
+    let kept = submit("--gres=gpufrac:0.25")?;
+    lab.wait_for_state(kept, &["RUNNING"])?;
+    let second = lab.job(wholes[1])?;
+    assert_eq!(
+        (second.state(), second.field("Restarts")),
+        ("PENDING", "0"),
+        "{second:?}"
+    );
+    for job in [wholes[0], kept, quarters[1], quarters[2], quarters[3]] {
+        cancel(job)?;
+    }
+    lab.wait_for_state(wholes[1], &["RUNNING"])?;
+    cancel(wholes[1])?;
     lab.expect_nothing_left()
 }
