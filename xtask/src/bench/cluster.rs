@@ -74,6 +74,24 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         goal,
     );
 
+    let site = Lab::builder().quiet().nodes(1).build_folder(build);
+    let site = site
+        .slurm_conf_extra("DefCpuPerGPU=8\nDefMemPerGPU=16000")
+        .start()?;
+    let fraction = format!("{}gpufrac:0.25", form(&ours));
+    let pair = Pair::measure(
+        arguments.jobs / 2,
+        || submit_by_api(&site, &fraction),
+        || submit_by_api(&ours, &fraction),
+    )?;
+    site.stop()?;
+    table.add(
+        "50 x slurm_submit_batch_job, gpufrac:0.25 with CPUs and memory of the site",
+        "where the site gives none with a GPU",
+        &pair,
+        Goal::AtMostTimes(1.01),
+    );
+
     let pair = Pair::measure(
         arguments.jobs / 2,
         || launch(&ours, "--gres=gpufrac:0.25"),
