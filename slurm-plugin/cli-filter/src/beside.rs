@@ -20,6 +20,9 @@ pub struct Beside {
     tasks_per_gpu: bool,
     exclusive: bool,
     core_spec: bool,
+    tasks: Option<u32>,
+    tasks_per_node: Option<u32>,
+    max_nodes: Option<u32>,
 }
 
 impl Beside {
@@ -27,6 +30,8 @@ impl Beside {
     pub fn read(options: &Options) -> Self {
         let gpus = |name: &CStr| options.get(name).map(|value| format!("gpu:{value}"));
         let is_set = |name: &CStr| options.get(name).is_some();
+        // Of a range, as `--nodes=1-2`, the second.
+        let number = |name: &CStr| options.get(name)?.rsplit('-').next()?.parse().ok();
         // srun of 26.05 has the value `allocation` for the job's own option.
         let exclusive = options.get(c"exclusive");
         let alone = |value: &str| ["exclusive", "allocation"].contains(&value);
@@ -42,6 +47,9 @@ impl Beside {
             tasks_per_gpu: is_set(c"ntasks-per-gpu"),
             exclusive: exclusive.as_deref().is_some_and(alone),
             core_spec: host::takes_core_spec() && (is_set(c"core-spec") || is_set(c"thread-spec")),
+            tasks: number(c"ntasks"),
+            tasks_per_node: number(c"ntasks-per-node"),
+            max_nodes: number(c"nodes"),
         }
     }
 
@@ -61,6 +69,9 @@ impl Beside {
             tasks_per_gpu: self.tasks_per_gpu,
             exclusive: self.exclusive,
             core_spec: self.core_spec,
+            tasks: self.tasks,
+            tasks_per_node: self.tasks_per_node,
+            max_nodes: self.max_nodes,
             ..JobRequest::default()
         }
     }

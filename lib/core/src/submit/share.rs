@@ -48,10 +48,14 @@ pub(super) fn of(
         // Slurm itself applies its settings and the options of the job to devices, but gives a node whose tasks are
         // certain their CPUs alone, because the other count of the job brings none.
         let site = ceilings.capped(of_site(decision).without(options).without(named), request);
-        let with_tasks = tasks_of_a_node(request)
-            .and_then(|_| written(request, requested.option, site.of(part)).cpus_per_task);
+        let by_task = written(request, requested.option, options.or(site).of(part));
+        let is_replaced = options.cpus.is_some() && by_task.cpus_per_task.is_some();
         let brought = Share {
-            cpus_per_task: with_tasks,
+            cpus_per_task: by_task.cpus_per_task,
+            memory: by_task
+                .memory
+                .filter(|_| is_replaced && options.memory.is_some()),
+            replaces_options: is_replaced,
             ..Share::default()
         };
         let (mut share, lowered) = ceilings.hold(request, requested.option, brought)?;

@@ -1,5 +1,7 @@
 //! The CPUs and the memory that come with a fraction, beside what Slurm itself gives with a GPU.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use gpufrac_lab::{CgroupVersion, Job, JobId, Lab, LabBuilder, LabError};
@@ -45,13 +47,16 @@ pub fn counted(job: &Job) -> (u32, u32) {
     (value("cpu"), value("mem"))
 }
 
-fn given(lab: &Lab, job: JobId) -> Result<(u32, u32), LabError> {
-    let found = counted(&lab.wait_for_state(job, &["RUNNING"])?);
+/// CPUs, MB and nodes that a job gets.
+fn given(lab: &Lab, job: JobId) -> Result<(u32, u32, u32), LabError> {
+    let running = lab.wait_for_state(job, &["RUNNING"])?;
+    let (cpus, memory) = counted(&running);
+    let nodes = running.field("NumNodes").parse().expect("a number");
     lab.command("scancel")
         .args([job.to_string()])
         .run()?
         .success()?;
-    Ok(found)
+    Ok((cpus, memory, nodes))
 }
 
 /// Options beside the GPU.
@@ -66,6 +71,8 @@ const OPTIONS: &[&[&str]] = &[
     &["--cpus-per-gpu=4"],
     &["--mem-per-gpu=8000"],
     &["--cpus-per-gpu=12", "--mem-per-gpu=8G"],
+    &["-N1", "--ntasks-per-node=4", "--cpus-per-gpu=16"],
+    &["-N2"],
     &["-plarge"],
     &["-plarge", "--mem=2000"],
 ];
@@ -74,9 +81,13 @@ const OPTIONS: &[&[&str]] = &[
 /// GPU gets what Slurm gives for `gpu:1`.
 #[test]
 fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabError> {
-    let plain = site(Lab::builder().plugins(false)).start()?;
+    let plain = site(Lab::builder().nodes(2).plugins(false)).start()?;
     let lab = start(site(
-        Lab::builder().gpus("H100-80", 2).mig(false).pools(POOL),
+        Lab::builder()
+            .nodes(2)
+            .gpus("H100-80", 2)
+            .mig(false)
+            .pools(POOL),
     ))?;
     let mut table = String::new();
     for options in OPTIONS {
@@ -105,10 +116,12 @@ fn a_fraction_brings_cpus_and_memory_as_a_gpu_of_slurm_does() -> Result<(), LabE
             (expected.0.div_ceil(4)).next_multiple_of(2).max(least)
         };
         let memory = if names(&["--mem=", "--mem-per-cpu"]) { expected.1 } else { expected.1 / 4 };
-        assert_eq!(quarter, (cpus, memory), "{line}");
+        assert_eq!(quarter, (cpus, memory, expected.2), "{line}");
         table += &line;
     }
-    println!("{table}");
+    // For docs/user/requests.md.
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("share.txt");
+    fs::write(file, table).expect("a file");
     lab.wait_until_empty(Duration::from_secs(60))?;
     lab.expect_nothing_left()
 }
