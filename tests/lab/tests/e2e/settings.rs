@@ -102,7 +102,7 @@ fn more_flags_of_the_prolog() -> Result<(), LabError> {
 #[test]
 fn devices_that_are_filled_evenly() -> Result<(), LabError> {
     needs_slurm(23, 11)?;
-    serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[])
+    serves("SelectTypeParameters=CR_Core_Memory,LL_SHARED_GRES", &[])
 }
 
 #[test]
@@ -204,10 +204,10 @@ fn fenced(version: CgroupVersion, cases: &[(&str, bool, Option<usize>)]) -> Resu
 #[test]
 fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
     needs_slurm(23, 11)?;
-    let lab = with("SelectTypeParameters=CR_CPU,ONE_TASK_PER_SHARING_GRES").start()?;
+    let lab = with("SelectTypeParameters=CR_Core_Memory,ONE_TASK_PER_SHARING_GRES").start()?;
     let (right, said) = check(&lab)?;
     assert!(
-        !right && said.contains("write instead: SelectTypeParameters=CR_CPU\n"),
+        !right && said.contains("write instead: SelectTypeParameters=CR_Core_Memory\n"),
         "{said}"
     );
     let refused = lab.try_sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", "--wrap=true"])?;
@@ -226,11 +226,11 @@ fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
 #[test]
 fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
     needs_slurm(23, 11)?;
-    let extra = "SelectTypeParameters=CR_CPU,MULTIPLE_SHARING_GRES_PJ";
+    let extra = "SelectTypeParameters=CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ";
     let lab = with(extra).gpus("H100-80", 1).start()?;
     let (right, said) = check(&lab)?;
     assert!(
-        !right && said.contains("write instead: SelectTypeParameters=CR_CPU\n"),
+        !right && said.contains("write instead: SelectTypeParameters=CR_Core_Memory\n"),
         "{said}"
     );
     let user = &lab.users()[0];
