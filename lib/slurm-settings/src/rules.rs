@@ -149,6 +149,7 @@ const SLURM_CONF: &[(&str, Judge)] = &[
     ("AcctGatherEnergyType", gpu_use::energy),
     ("JobAcctGatherParams", gpu_use::job_acct_gather),
     ("AccountingStorageTRES", counting::accounting_tres),
+    ("AccountingStorageType", counting::accounting_type),
 ];
 
 const CGROUP_CONF: &[(&str, Judge)] = &[

@@ -257,6 +257,31 @@ fn flags_of_the_prolog_bring_others_with_them() {
 }
 
 #[test]
+fn without_slurmdbd_two_series_give_no_reason() {
+    let found = |version: &str| {
+        let version = format!("SLURM_VERSION           = {version}");
+        let changes = [
+            PLUGINS[0],
+            PLUGINS[1],
+            ("SLURM_VERSION           = 24.11.5", &version),
+        ];
+        let settings = Settings {
+            running: Some(recorded("24.11", &changes)),
+            ..Settings::default()
+        };
+        let found = judge(&settings, &pools(POOLS));
+        let about = |it: &&Finding| it.what.starts_with("AccountingStorageType");
+        found.iter().find(about).map(|it| it.severity)
+    };
+    for version in ["23.11.10", "24.05.8"] {
+        assert_eq!(found(version), Some(Severity::Note), "{version}");
+    }
+    for version in ["23.02.8", "24.11.0", "25.05.1"] {
+        assert_eq!(found(version), None, "{version}");
+    }
+}
+
+#[test]
 fn detection_of_gpus_goes_with_their_accounting() {
     let mut world = World::right();
     world.write(

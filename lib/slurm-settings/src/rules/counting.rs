@@ -76,6 +76,19 @@ pub(super) fn gres_types(context: &Context, value: Option<&str>) -> Option<Fault
     )
 }
 
+pub(super) fn accounting_type(context: &Context, _: Option<&str>) -> Option<Fault> {
+    if context.accounting || !context.since(23, 11) || !context.before(24, 11) {
+        return None;
+    }
+    // `AccountingStorageType` is not slurmdbd, on a series that then gives waiting jobs no reason. Cure: Nothing, or
+    // slurmdbd; Slurm 24.11 gives the reason.
+    fault(
+        Severity::Note,
+        "without slurmdbd Slurm 23.11 and 24.05 give a waiting job no reason, and only the backfill scheduler starts it",
+        Fix::Value("accounting_storage/slurmdbd".into()),
+    )
+}
+
 pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<Fault> {
     let words = words(value);
     let tres = format!("gres/{}", context.count_name);
