@@ -223,7 +223,7 @@ impl JobSlice {
         }
     }
 
-    /// What the user is told of a full slice; None if it was not full just before.
+    /// The words for the user about a full slice; None if it was not full just before.
     pub fn told_full(&self, lease: &Lease) -> Option<String> {
         let key = SliceKey::of(lease);
         let filled = usage::measured(&self.run, &key).ok()??.filled?;
