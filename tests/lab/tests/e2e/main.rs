@@ -55,6 +55,7 @@ mod submission;
 mod timeslice_and_hami;
 mod uniform;
 mod upgrade;
+mod visible;
 mod without_slice;
 
 use std::time::Duration;
