@@ -22,6 +22,7 @@ mod gres_texts;
 mod idle_option;
 mod job_types;
 mod killed_program;
+mod login_shell;
 mod memory;
 mod mig_mps;
 mod mistakes;
