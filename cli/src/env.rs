@@ -1,8 +1,10 @@
 //! `gpufrac env`: the variables of a job's slice, for a shell that Slurm did not start with them, as one by ssh.
 
 use gpufrac_core::ids::JobId;
+use gpufrac_core::lease::visible::{self, Visible};
 use gpufrac_core::lease::{Lease, variables};
 use gpufrac_host::exit::Exit;
+use gpufrac_node::node::Node;
 
 use crate::args::{EnvArgs, EnvShell};
 use crate::error::CliError;
@@ -10,7 +12,8 @@ use crate::{local, own};
 
 pub fn run(args: &EnvArgs) -> Result<Exit, CliError> {
     let user = nix::unistd::geteuid().as_raw();
-    let (mut leases, _) = own::leases(&local(&args.config)?)?;
+    let node = local(&args.config)?;
+    let (mut leases, _) = own::leases(&node)?;
     leases.retain(|lease| lease.user_id.0 == user);
     let job = match args.job {
         Some(job) => job,
@@ -18,15 +21,35 @@ pub fn run(args: &EnvArgs) -> Result<Exit, CliError> {
             jobs: leases.iter().map(|lease| lease.job_id).collect(),
         })?,
     };
+    let is_inside = job_of_shell(&leases) == Some(job);
     leases.retain(|lease| lease.job_id == job);
     leases.sort_by_key(|lease| lease.number);
-    let Some(mut variables) = variables::of(&leases, &leases) else {
+    let numbers = is_inside.then(|| numbers(&node, &leases)).flatten();
+    let Some(mut variables) = variables::of(&leases, &leases, numbers) else {
         return Err(CliError::NoSliceHere { job });
     };
     let library = leases.first().and_then(|lease| lease.slice.hami());
     variables.extend(library.map(|hami| ("LD_PRELOAD", hami.library.clone())));
     print!("{}", text(args.shell, &variables));
     Ok(Exit::Done)
+}
+
+/// CUDA's numbers for the devices of the job, if the user's variable or else the pool asks for them. They hold behind
+/// the fence of the job alone, and where the shell may read that no GPU is outside of pools.
+fn numbers(node: &Node, leases: &[Lease]) -> Option<String> {
+    let asked = std::env::var(visible::VARIABLE).ok();
+    let asked = asked.and_then(|text| text.parse().ok());
+    let of_pool = || {
+        let mut pools = node.config.pools.iter();
+        let pool = pools.find(|pool| Some(&pool.name) == leases.first().map(|lease| &lease.pool));
+        pool.map_or(Visible::default(), |pool| pool.options.visible)
+    };
+    if asked.unwrap_or_else(of_pool) == Visible::Uuid {
+        return None;
+    }
+    let record = node.record().ok()?;
+    let all_in_pools = record.gpus.iter().all(|gpu| gpu.pool.is_some());
+    visible::numbers(leases, leases, all_in_pools).ok()
 }
 
 /// The job whose control group the shell is in; the newest of several, as pam_slurm_adopt chooses.

@@ -17,6 +17,7 @@ mod state;
 mod tests;
 mod text;
 pub mod variables;
+pub mod visible;
 
 pub use error::{LeaseError, OLDEST, VERSION};
 pub use slice::{HamiSlice, Held, Instance, MigSlice, MpsSlice, Slice};

@@ -8,6 +8,7 @@ use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::{Layout, LayoutKind, Side};
+use crate::lease::visible::Visible;
 use crate::mechanism::Mechanism;
 
 /// GPUs that are shared by one mechanism.
@@ -36,6 +37,7 @@ pub struct PoolOptions {
     pub memory_limits: bool,
     pub timeslice: Option<TimesliceLength>,
     pub framework_hints: bool,
+    pub visible: Visible,
     pub whole: WholeGpu,
     pub reuse: Option<Duration>,
     /// `burst_max` and `burst_default`, for mps with tenancy `shared`, mig+mps and hami; None lends no idle compute.

@@ -1,7 +1,7 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init` registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, and one that old
-//! commands lack, to refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. In slurmstepd it
+//! `init` registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, `--gpufrac-visible`,
+//! which slurmstepd reads, and one that old commands lack, to refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. In slurmstepd it
 //! is the first hook, as root and before anything of the job; there it reads the slice and sets the variables, so that
 //! plugins see them at every later hook, wherever their lines stand in plugstack.conf. The other hooks are for
 //! slurmstepd: `task_init` runs as the user in the child that becomes the task, `task_post_fork` as root in slurmstepd
@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpufrac_core::config::LAST_GOOD;
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::ids::{JobId, UserId};
+use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::visible::{VARIABLE, Visible};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::{Refusal, burst};
@@ -45,6 +47,7 @@ slurm_sys::for_slurm! {
     callback fn refuse_tasks(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
     callback fn check_idle(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
     callback fn check_burst(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
+    callback fn take_visible(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
 }
 
 /// Set once in each slurmstepd, which serves one step of one job; the tasks inherit it.
@@ -52,6 +55,9 @@ static SLICE: Mutex<Option<Result<JobSlice, Arc<ReadError>>>> = Mutex::new(None)
 
 /// The findings of node-setup, if the job's slice cannot be read.
 static RECORD: Mutex<Option<NodeRecord>> = Mutex::new(None);
+
+/// The value of `--gpufrac-visible`, which Slurm tells slurmstepd after `init`.
+static VISIBLE: Mutex<Option<Visible>> = Mutex::new(None);
 
 /// The reasons why a hook fails.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +91,14 @@ const BURST_OPTION: CommandOption = CommandOption {
     check: exported::check_burst,
 };
 
+/// How `CUDA_VISIBLE_DEVICES` names the devices of the job.
+const VISIBLE_OPTION: CommandOption = CommandOption {
+    name: c"gpufrac-visible",
+    argument: c"index|uuid",
+    usage: c"how CUDA_VISIBLE_DEVICES names gpufrac slices: uuid, or index where it is certain",
+    check: exported::take_visible,
+};
+
 /// An option that the commands before Slurm 23.02 do not have; a user who gives it is told the reason.
 const TASKS_OPTION: CommandOption = CommandOption {
     name: c"tres-per-task",
@@ -109,7 +123,7 @@ unsafe fn slurm_spank_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_
     // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
     let spank = unsafe { Spank::new(handle) };
     // slurmstepd must have the options, too; it complains about an option that no plugin registered.
-    for option in [&IDLE_OPTION, &BURST_OPTION] {
+    for option in [&IDLE_OPTION, &BURST_OPTION, &VISIBLE_OPTION] {
         if let Err(reason) = spank.register(option) {
             let name = option.name.to_string_lossy();
             // The option was not registered. Jobs start without it. Cure: Admins: the `optional` line of
@@ -183,6 +197,59 @@ unsafe fn check_burst(_value: c_int, argument: *const c_char, remote: c_int) -> 
     }
 }
 
+/// The value of `--gpufrac-visible`. slurmstepd keeps a value for the tasks, and ignores a wrong one, which only a
+/// client without this plugin sends.
+///
+/// # Safety
+/// As SPANK calls it: `argument` is NULL or NUL-terminated.
+unsafe fn take_visible(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
+    // SAFETY: by the contract of this function.
+    let argument = unsafe { text::read(argument) }.unwrap_or_default();
+    match argument.parse::<Visible>() {
+        Ok(visible) if remote != 0 => {
+            *VISIBLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(visible);
+            OK
+        }
+        Ok(_) => OK,
+        Err(_) if remote != 0 => OK,
+        Err(unknown) => {
+            // The option has another value. Cure: Write `index` or `uuid`.
+            log::error(&format!("gpufrac: --gpufrac-visible: {unknown}"));
+            FAILED
+        }
+    }
+}
+
+/// CUDA's numbers for the devices of a task, if the option, the user's variable or else the pool asks for them.
+/// `is_told`: whether a reason to name devices by UUID nevertheless is logged, once for a step.
+fn numbers(spank: Spank, slice: &JobSlice, task: &[Lease], is_told: bool) -> Option<String> {
+    let option = *VISIBLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_variable = || {
+        let parsed = spank.variable(VARIABLE)?.parse::<Visible>();
+        if let Err(unknown) = &parsed
+            && is_told
+        {
+            // The variable has another value, and is ignored. Cure: Write `index` or `uuid`.
+            log::error(&format!("gpufrac: {VARIABLE} is ignored: {unknown}"));
+        }
+        parsed.ok()
+    };
+    let visible = option.or_else(of_variable).unwrap_or(slice.pool_visible);
+    if visible == Visible::Uuid || task.is_empty() {
+        return None;
+    }
+    let numbers = slice.numbers(task);
+    if let Err(reason) = &numbers
+        && is_told
+    {
+        // CUDA's numbers are not certain here. Cure: Nothing, or follow the reason.
+        log::error(&format!(
+            "gpufrac: CUDA_VISIBLE_DEVICES has UUIDs: {reason}"
+        ));
+    }
+    numbers.ok()
+}
+
 /// Reads the slice, and sets the variables of the step: those that Slurm sets for GPUs are there, and those that the
 /// step inherited from another job go.
 fn start_step(spank: Spank, arguments: &[String]) -> Result<(), HookError> {
@@ -196,7 +263,8 @@ fn start_step(spank: Spank, arguments: &[String]) -> Result<(), HookError> {
         let slice = slice.ok();
         environment::clear(spank, slice.map_or(&[], |slice| &slice.libraries));
         let leases = slice.map(JobSlice::visible_to_step).unwrap_or_default();
-        Ok(environment::set(spank, &leases, &leases)?)
+        let numbers = slice.and_then(|slice| numbers(spank, slice, &leases, false));
+        Ok(environment::set(spank, &leases, &leases, numbers)?)
     })
 }
 
@@ -240,8 +308,19 @@ unsafe fn slurm_spank_task_init(
             // Again: Slurm writes its own numbers where it binds tasks to GPUs, and a container brings variables of
             // its image. A task may have a slice of its own.
             Ok(slice) => {
-                let own = slice.visible_to(task_of_step(spank));
-                Ok(environment::set(spank, own, &slice.visible_to_step())?)
+                let task = task_of_step(spank);
+                let own = slice.visible_to(task);
+                let numbers = numbers(spank, slice, own, task.unwrap_or(0) == 0);
+                let option = *VISIBLE.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(visible) = option {
+                    environment::keep_visible(spank, visible)?;
+                }
+                Ok(environment::set(
+                    spank,
+                    own,
+                    &slice.visible_to_step(),
+                    numbers,
+                )?)
             }
             Err(_) => Ok(()),
         })

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use gpufrac_core::lease::visible::{VARIABLE, Visible};
 use gpufrac_core::lease::{Lease, variables};
 use slurm_sys::spank::{Spank, SpankError};
 
@@ -19,9 +20,10 @@ const HINTED: &CStr = c"GPUFRAC_HINTS";
 
 /// The variables by which sbatch and salloc pass the job's own options to srun. They would also count for every job
 /// that is submitted inside the job.
-const OPTIONS: [&CStr; 2] = [
+const OPTIONS: [&CStr; 3] = [
     c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle",
     c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_burst",
+    c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_visible",
 ];
 
 /// Variables of MPS: a job in another pool must not look for a control daemon where its submitter had one, or keep
@@ -68,12 +70,18 @@ pub enum EnvironmentError {
 /// Sets the variables of slices; replaces the user's values. With several slices, which a job of several GPUs has, and
 /// the batch script of a job with a slice per task, the task sees all devices in the order of their numbers, and the
 /// other variables describe the first slice. `step`: the slices of all tasks of the step, which one container may
-/// serve; it equals `task` where the tasks have no slices of their own. Without a slice nothing is set.
-pub fn set(spank: Spank, task: &[Lease], step: &[Lease]) -> Result<(), EnvironmentError> {
+/// serve; it equals `task` where the tasks have no slices of their own. `numbers`: those of CUDA for the devices of the
+/// task, if the user or the pool asks for them and they are certain. Without a slice nothing is set.
+pub fn set(
+    spank: Spank,
+    task: &[Lease],
+    step: &[Lease],
+    numbers: Option<String>,
+) -> Result<(), EnvironmentError> {
     let Some(lease) = task.first() else {
         return Ok(());
     };
-    let all = variables::of(task, step).ok_or(EnvironmentError::NoInstance)?;
+    let all = variables::of(task, step, numbers).ok_or(EnvironmentError::NoInstance)?;
     for (name, value) in all {
         put(spank, name, &value)?;
     }
@@ -81,6 +89,11 @@ pub fn set(spank: Spank, task: &[Lease], step: &[Lease]) -> Result<(), Environme
         Some(hami) => preload(spank, &hami.library),
         None => Ok(()),
     }
+}
+
+/// The value of [`VARIABLE`] for the steps of the job's script, which do not have the option of its command.
+pub fn keep_visible(spank: Spank, visible: Visible) -> Result<(), EnvironmentError> {
+    put(spank, VARIABLE, visible.name())
 }
 
 const PRELOAD: &str = "LD_PRELOAD";

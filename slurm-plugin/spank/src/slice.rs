@@ -7,6 +7,7 @@ use gpufrac_core::count_name::CountName;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::visible::{self, Uncertain, Visible};
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_host::files::FileError;
 use gpufrac_node::clock::{Clock, SystemClock};
@@ -57,6 +58,8 @@ pub struct JobSlice {
     /// Libraries that pools preload, on this node or on the one where the job was submitted.
     pub libraries: Vec<String>,
     run: PathBuf,
+    /// How the pool of the job names devices.
+    pub pool_visible: Visible,
     nvidia_smi: PathBuf,
 }
 
@@ -126,6 +129,7 @@ impl JobSlice {
                 count_name: node.config.count_name,
                 libraries,
                 run: node.run,
+                pool_visible: Visible::default(),
                 nvidia_smi: node.nvidia_smi,
             });
         }
@@ -138,6 +142,11 @@ impl JobSlice {
             }
             _ => None,
         };
+        let mut pools = node.config.pools.iter();
+        let pool = leases
+            .first()
+            .and_then(|lease| pools.find(|pool| pool.name == lease.pool));
+        let pool_visible = pool.map_or(Visible::default(), |pool| pool.options.visible);
         let record = node.record()?;
         let gpus = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
         let comparison = Comparison {
@@ -164,6 +173,7 @@ impl JobSlice {
             count_name: node.config.count_name,
             libraries,
             run: node.run,
+            pool_visible,
             nvidia_smi: node.nvidia_smi,
         })
     }
@@ -205,6 +215,13 @@ impl JobSlice {
             Some(claims) => claims.of_step(&self.leases),
             None => self.own.clone(),
         }
+    }
+
+    /// CUDA's numbers of the devices of a task, behind the fence.
+    pub fn numbers(&self, task: &[Lease]) -> Result<String, Uncertain> {
+        let mut gpus = self.record.iter().flat_map(|record| &record.gpus);
+        let all_in_pools = gpus.all(|gpu| gpu.pool.is_some());
+        visible::numbers(task, &self.leases, all_in_pools)
     }
 
     fn is_visible(&self) -> bool {

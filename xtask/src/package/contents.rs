@@ -194,6 +194,10 @@ pub(super) fn node() -> Result<Package> {
                 What::Copy(packaging("tmpfiles.conf"), 0o644),
             ),
             entry(
+                "/etc/profile.d/gpufrac.sh",
+                What::Config(packaging("profile.sh")),
+            ),
+            entry(
                 "/etc/logrotate.d/gpufrac",
                 What::Config(packaging("logrotate")),
             ),

@@ -132,6 +132,7 @@ fn every_mechanism_has_its_options() {
     assert_eq!(options.tenancy, Tenancy::Shared);
     assert_eq!(options.sm_chunks, Some(15));
     assert!(options.memory_limits && options.framework_hints);
+    assert_eq!(options.visible, crate::lease::visible::Visible::Index);
     assert_eq!(pool("l40s").gpu_memory, MemoryMib(45000));
     assert_eq!(pool("private").options.tenancy, Tenancy::Private);
     assert_eq!(pool("private").geometry.model, "GTX-8");

@@ -8,7 +8,7 @@ use crate::geometry::Placement;
 use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
 use crate::layout::Side;
 
-fn lease() -> Lease {
+pub(super) fn lease() -> Lease {
     Lease {
         version: VERSION,
         state: LeaseState::Carving,
@@ -76,7 +76,7 @@ proptest! {
     }
 }
 
-fn mig(instance: Option<Instance>) -> MigSlice {
+pub(super) fn mig(instance: Option<Instance>) -> MigSlice {
     MigSlice {
         profile_id: 14,
         profile_name: "2g.20gb".to_owned(),
@@ -85,7 +85,7 @@ fn mig(instance: Option<Instance>) -> MigSlice {
     }
 }
 
-fn mps(private: bool, sm_partition: Option<&str>) -> MpsSlice {
+pub(super) fn mps(private: bool, sm_partition: Option<&str>) -> MpsSlice {
     MpsSlice {
         folder: "/run/gpufrac/mps/gpu1".to_owned(),
         private,
@@ -105,7 +105,7 @@ fn hami() -> HamiSlice {
     }
 }
 
-fn instance() -> Instance {
+pub(super) fn instance() -> Instance {
     Instance {
         gi_id: 3,
         ci_id: 0,

@@ -17,14 +17,22 @@ fn devices(leases: &[Lease]) -> Option<String> {
 }
 
 /// The variables of a task with the slices `task`, of the slices `step` of all tasks of its step, with those of its
-/// library alone where it has one. None without a slice, and where a lease names no instance.
+/// library alone where it has one. `numbers`: CUDA's numbers of the devices of the task, in place of their UUIDs. None
+/// without a slice, and where a lease names no instance.
 #[must_use]
-pub fn of(task: &[Lease], step: &[Lease]) -> Option<Vec<(&'static str, String)>> {
+pub fn of(
+    task: &[Lease],
+    step: &[Lease],
+    numbers: Option<String>,
+) -> Option<Vec<(&'static str, String)>> {
     let lease = task.first()?;
     let slice = &lease.slice;
     let memory = slice.memory_mib.0;
     let mut variables = vec![
-        ("CUDA_VISIBLE_DEVICES", devices(task)?),
+        (
+            "CUDA_VISIBLE_DEVICES",
+            devices(task).map(|uuids| numbers.unwrap_or(uuids))?,
+        ),
         // What a container gets: pyxis starts one for all tasks of a step, with the variables of any of them.
         ("NVIDIA_VISIBLE_DEVICES", devices(step)?),
         ("GPUFRAC_FRACTION", fraction(lease, task)),

@@ -22,6 +22,7 @@ mod gres_texts;
 mod idle_option;
 mod job_types;
 mod killed_program;
+mod login_shell;
 mod memory;
 mod mig_mps;
 mod mistakes;
@@ -55,6 +56,7 @@ mod submission;
 mod timeslice_and_hami;
 mod uniform;
 mod upgrade;
+mod visible;
 mod without_slice;
 
 use std::time::Duration;

@@ -7,6 +7,7 @@ use crate::config::error::Problem;
 use crate::config::schema::{Table, rows};
 use crate::config::values;
 use crate::layout::LayoutKind::{Halves, Shares, Uniform, Whole};
+use crate::lease::visible::Visible;
 use crate::mechanism::Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
 use crate::pool::{PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 
@@ -116,6 +117,9 @@ pub(in crate::config) const POOL: Table<PoolOptions> = Table {
         ], for [Timeslice] [Shares];
         /// Jobs get the variables that make JAX, TensorFlow and CuPy stay within a share, see `gpufrac(7)`.
         Default framework_hints: yes_or_no = false, for [Mps, MigMps, Timeslice, Hami] [Shares, Halves];
+        /// How `CUDA_VISIBLE_DEVICES` of jobs without `--gpufrac-visible` names the devices, see `gpufrac(7)`: by UUID,
+        /// or by CUDA's numbers where these are certain, for programs that cannot read UUIDs.
+        Default visible: ["uuid" => Visible::Uuid, "index" => Visible::Index] = "uuid";
         /// HAMi-core's library, which the site installs on the node. Required there. Only root may be able to change
         /// the library and the folders above. An absolute path without blanks and colons.
         Example library: own(values::library) = "/opt/hami/libvgpu.so", for [Hami] [Shares];

@@ -1,0 +1,105 @@
+//! A shell by ssh, which pam_slurm_adopt moves into a job, has the variables of the job's slice.
+
+use std::collections::BTreeMap;
+
+use gpufrac_lab::{JobId, Lab, LabError};
+
+/// A pool whose jobs have limits of MPS, too.
+const POOL: &str = r#"
+[pool.p]
+mechanism = "mig+mps"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+/// Variables that describe a slice.
+fn of_slice(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    let starts = ["CUDA_", "NVIDIA_", "GPUFRAC_"];
+    let own = pairs.filter(|(name, _)| {
+        starts.iter().any(|start| name.starts_with(start)) && *name != "GPUFRAC_CONFIG"
+    });
+    own.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// What a shell prints that sourced the profile, in a job or in none.
+fn login(lab: &Lab, job: Option<JobId>, line: &str) -> Result<String, LabError> {
+    let profile = include_str!("../../../../packaging/profile.sh");
+    lab.write_work("profile.sh", profile)?;
+    let node = &lab.nodes()[0];
+    let script = format!("until [ -e adopted ]; do sleep 0.05; done; . ./profile.sh; {line}");
+    let shell = lab
+        .command("bash")
+        .user(&lab.users()[0])
+        .env("SLURMD_NODENAME", node)
+        .current_dir(lab.folder().work())
+        .args(["-c", &script])
+        .spawn()?;
+    if let Some(job) = job {
+        lab.put_in_extern_step(node, job, shell.pid())?;
+    }
+    lab.write_work("adopted", "")?;
+    let outcome = shell.wait()?.success()?;
+    std::fs::remove_file(lab.folder().work().join("adopted")).expect("the file");
+    Ok(outcome.stdout)
+}
+
+/// Outside of a job the profile only reads one file of the kernel: it starts no program, and takes less than 3 ms.
+fn expect_no_cost_outside(lab: &Lab) -> Result<(), LabError> {
+    let many = "PATH=/nowhere; gpufrac() { echo started; }; i=0; from=$EPOCHREALTIME; \
+                while [ $i -lt 100 ]; do . ./profile.sh; i=$((i + 1)); done; echo $from $EPOCHREALTIME";
+    let printed = login(lab, None, many)?;
+    let times: Vec<f64> = printed
+        .split_whitespace()
+        .map(|time| time.parse().expect("a time, and no program"))
+        .collect();
+    assert!(times[1] - times[0] < 0.3, "{printed}");
+    Ok(())
+}
+
+/// Promise (users): a login shell in a job has the variables of its slice, as a step has them; other shells have none.
+#[test]
+fn a_shell_by_ssh_has_the_variables_of_its_job() -> Result<(), LabError> {
+    let lab = Lab::builder().mps_standin().pools(POOL).start()?;
+    let user = lab.users()[0].clone();
+    let mut jobs = Vec::new();
+    for size in ["0.25", "0.5"] {
+        let gres = format!("--gres=gpufrac:{size}");
+        let job = lab.sbatch(&user, &[&gres, "--wrap=srun env; sleep 1000"])?;
+        lab.wait_for_state(job, &["RUNNING"])?;
+        jobs.push(job);
+    }
+    for &job in &jobs {
+        let step = lab.wait(
+            "the step printed",
+            std::time::Duration::from_secs(60),
+            || {
+                let step = of_slice(&lab.output(job).unwrap_or_default());
+                Ok(step.contains_key("CUDA_VISIBLE_DEVICES").then_some(step))
+            },
+        )?;
+        assert!(step.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{step:?}");
+        assert_eq!(of_slice(&login(&lab, Some(job), "env")?), step);
+    }
+    let by_number = "GPUFRAC_VISIBLE=index gpufrac env | grep CUDA_VISIBLE";
+    let numbered = login(&lab, Some(jobs[0]), by_number)?;
+    assert_eq!(numbered, "export CUDA_VISIBLE_DEVICES='0'\n");
+    assert_eq!(of_slice(&login(&lab, None, "env")?), BTreeMap::new());
+    expect_no_cost_outside(&lab)?;
+    let outside = login(&lab, None, "gpufrac env 2>&1 || true")?;
+    let [one, two] = [jobs[0], jobs[1]];
+    let words = format!("this shell is in no job with a slice; yours here are {one}, {two}");
+    assert!(outside.contains(&words), "{outside}");
+    let named = login(&lab, None, &format!("gpufrac env --job {two} --shell json"))?;
+    let named: serde_json::Value = serde_json::from_str(&named).expect("JSON");
+    assert_eq!(named["GPUFRAC_FRACTION"], "0.5", "{named}");
+    lab.command("scancel")
+        .args(["-u", &user.name])
+        .run()?
+        .success()?;
+    lab.wait_until_empty(std::time::Duration::from_secs(60))?;
+    lab.expect_nothing_left()
+}
