@@ -3,14 +3,23 @@
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, variables};
 use gpufrac_host::exit::Exit;
+use gpufrac_node::node::Node;
 
-use crate::args::{EnvArgs, EnvShell};
+use crate::args::{EnvArgs, EnvShell, JobArgs};
 use crate::error::CliError;
 use crate::{local, own};
 
 pub fn run(args: &EnvArgs) -> Result<Exit, CliError> {
+    let (_, leases) = leases(&args.job)?;
+    print!("{}", text(args.shell, &variables(&leases)));
+    Ok(Exit::Done)
+}
+
+/// The node, and the leases there of a job of the user: of the job that the arguments name, or that the shell is in.
+pub fn leases(args: &JobArgs) -> Result<(Node, Vec<Lease>), CliError> {
     let user = nix::unistd::geteuid().as_raw();
-    let (mut leases, _) = own::leases(&local(&args.config)?)?;
+    let node = local(&args.config)?;
+    let (mut leases, _) = own::leases(&node)?;
     leases.retain(|lease| lease.user_id.0 == user);
     let job = match args.job {
         Some(job) => job,
@@ -20,13 +29,21 @@ pub fn run(args: &EnvArgs) -> Result<Exit, CliError> {
     };
     leases.retain(|lease| lease.job_id == job);
     leases.sort_by_key(|lease| lease.number);
-    let Some(mut variables) = variables::of(&leases, &leases) else {
-        return Err(CliError::NoSliceHere { job });
-    };
+    match leases
+        .iter()
+        .all(|lease| lease.slice.cuda_device().is_some())
+    {
+        true if !leases.is_empty() => Ok((node, leases)),
+        _ => Err(CliError::NoSliceHere { job }),
+    }
+}
+
+/// The variables of the slices of a job, with that of its library.
+pub fn variables(leases: &[Lease]) -> Vec<(&'static str, String)> {
+    let mut variables = variables::of(leases, leases).unwrap_or_default();
     let library = leases.first().and_then(|lease| lease.slice.hami());
     variables.extend(library.map(|hami| ("LD_PRELOAD", hami.library.clone())));
-    print!("{}", text(args.shell, &variables));
-    Ok(Exit::Done)
+    variables
 }
 
 /// The job whose control group the shell is in; the newest of several, as pam_slurm_adopt chooses.
