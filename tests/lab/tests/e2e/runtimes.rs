@@ -132,7 +132,12 @@ fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabEr
 /// and time slices, without an option of gpufrac.
 #[test]
 fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
-    let packages = ["charliecloud-runtime", "libsquashfuse0", "liblzo2-2"];
+    let packages = [
+        "charliecloud-runtime",
+        "libfuse3-3",
+        "liblzo2-2",
+        "libsquashfuse0",
+    ];
     let folder = test_seed::needed(unpack("bookworm", &packages));
     let lab = lab()?;
     let ch_run = format!("{}/usr/bin/ch-run", folder.display());
