@@ -33,6 +33,8 @@ pub enum Command {
     Leases(ConfigArgs),
     /// Print the variables of the slice of the job that the shell is in: eval "$(gpufrac env)"
     Env(EnvArgs),
+    /// Print the slice of the job that the shell is in as a device of CDI, the Container Device Interface
+    Cdi(JobArgs),
     /// Watch the slices of this node, or of all nodes that share a folder
     Top(TopArgs),
     /// Write static pages and JSON of the cluster into a folder
@@ -416,15 +418,23 @@ pub struct SiteArgs {
     pub vgpu: bool,
 }
 
-/// Arguments of `env`.
+/// A job of the user on this node.
 #[derive(Debug, clap::Args)]
-pub struct EnvArgs {
+pub struct JobArgs {
     /// Which configuration, which node.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// A job of yours on this node [default: that of the shell's control group]
     #[arg(long, value_name = "ID")]
     pub job: Option<JobId>,
+}
+
+/// Arguments of `env`.
+#[derive(Debug, clap::Args)]
+pub struct EnvArgs {
+    /// Which job.
+    #[command(flatten)]
+    pub job: JobArgs,
     /// The form of the commands
     #[arg(long, value_enum, default_value = "sh")]
     pub shell: EnvShell,

@@ -6,32 +6,46 @@ use gpufrac_core::lease::{Lease, variables};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
 
-use crate::args::{EnvArgs, EnvShell};
+use crate::args::{EnvArgs, EnvShell, JobArgs};
 use crate::error::CliError;
 use crate::{local, own};
 
 pub fn run(args: &EnvArgs) -> Result<Exit, CliError> {
+    let (node, leases) = leases(&args.job)?;
+    let is_inside = job_of_shell(&leases).is_some();
+    let numbers = is_inside.then(|| numbers(&node, &leases)).flatten();
+    print!("{}", text(args.shell, &variables(&leases, numbers)));
+    Ok(Exit::Done)
+}
+
+/// The node, and the leases there of a job of the user: of the job that the arguments name, or that the shell is in.
+pub fn leases(args: &JobArgs) -> Result<(Node, Vec<Lease>), CliError> {
     let user = nix::unistd::geteuid().as_raw();
     let node = local(&args.config)?;
     let (mut leases, _) = own::leases(&node)?;
-    leases.retain(|lease| lease.user_id.0 == user);
+    // root's prologs write a file of CDI for the job of another user.
+    leases.retain(|lease| user == 0 || lease.user_id.0 == user);
     let job = match args.job {
         Some(job) => job,
         None => job_of_shell(&leases).ok_or_else(|| CliError::NoJobHere {
             jobs: leases.iter().map(|lease| lease.job_id).collect(),
         })?,
     };
-    let is_inside = job_of_shell(&leases) == Some(job);
     leases.retain(|lease| lease.job_id == job);
     leases.sort_by_key(|lease| lease.number);
-    let numbers = is_inside.then(|| numbers(&node, &leases)).flatten();
-    let Some(mut variables) = variables::of(&leases, &leases, numbers) else {
+    let has_device = |lease: &Lease| lease.slice.cuda_device().is_some();
+    if leases.is_empty() || !leases.iter().all(has_device) {
         return Err(CliError::NoSliceHere { job });
-    };
+    }
+    Ok((node, leases))
+}
+
+/// The variables of the slices of a job, with that of its library. `numbers`: CUDA's, instead of UUIDs.
+pub fn variables(leases: &[Lease], numbers: Option<String>) -> Vec<(&'static str, String)> {
+    let mut variables = variables::of(leases, leases, numbers).unwrap_or_default();
     let library = leases.first().and_then(|lease| lease.slice.hami());
     variables.extend(library.map(|hami| ("LD_PRELOAD", hami.library.clone())));
-    print!("{}", text(args.shell, &variables));
-    Ok(Exit::Done)
+    variables
 }
 
 /// CUDA's numbers for the devices of the job, if the user's variable or else the pool asks for them. They hold behind

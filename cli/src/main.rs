@@ -9,6 +9,7 @@ mod output;
 mod admin;
 mod advise;
 mod args;
+mod cdi;
 mod check;
 mod clean;
 mod conf;
@@ -79,6 +80,7 @@ fn run(args: Args) -> ExitCode {
         Command::Status(status) => status::command::run(&status),
         Command::Leases(config) => show_leases(&config),
         Command::Env(env) => env::run(&env),
+        Command::Cdi(job) => cdi::run(&job),
         Command::Top(top) => top::run(&top),
         Command::Web(web) => web::run(&web),
         Command::Why(why) => why::run(&why),

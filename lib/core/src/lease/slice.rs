@@ -114,6 +114,13 @@ impl Slice {
         self.mig()?.instance.as_ref()
     }
 
+    /// Minor numbers of the capability nodes of its instance.
+    pub fn capabilities(&self) -> impl Iterator<Item = u32> + use<> {
+        let instance = self.instance();
+        let minors = instance.map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor]);
+        minors.into_iter().flatten()
+    }
+
     /// The UUID by which CUDA names the device: that of the MIG device, otherwise that of the GPU. None until the
     /// instance is created.
     pub fn cuda_device(&self) -> Option<&str> {

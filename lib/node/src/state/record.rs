@@ -251,9 +251,7 @@ impl NodeRecord {
         let slice = &lease.slice;
         let gpus = self.gpus.iter().filter(|gpu| gpu.minor == slice.gpu_minor);
         let gpus = gpus.map(|gpu| (gpu.major, gpu.minor.0));
-        let caps = slice.instance().into_iter();
-        let caps = caps.flat_map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor]);
-        let caps = caps.map(|minor| (self.caps_major, minor));
+        let caps = slice.capabilities().map(|minor| (self.caps_major, minor));
         gpus.chain(caps)
             .map(|(major, minor)| DeviceNumber { major, minor })
             .collect()
@@ -265,8 +263,7 @@ impl NodeRecord {
         let own_gpu = |minor| leases.iter().any(|lease| lease.slice.gpu_minor == minor);
         let own_caps: Vec<u32> = leases
             .iter()
-            .filter_map(|lease| lease.slice.instance())
-            .flat_map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor])
+            .flat_map(|lease| lease.slice.capabilities())
             .collect();
         let pool = || self.gpus.iter().filter(|gpu| gpu.pool.is_some());
         let mut rules: Vec<DeviceRule> = pool()

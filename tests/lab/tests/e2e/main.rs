@@ -41,6 +41,7 @@ mod release;
 mod requests;
 mod requeue_and_cancel;
 mod restarts;
+mod runtimes;
 mod settings;
 mod several_gpus;
 mod share;

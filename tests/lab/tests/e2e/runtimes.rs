@@ -1,0 +1,153 @@
+//! Programs in containers of Debian's own Charliecloud: they see the slice of their job, and no other.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use debian::{DebianError, Release};
+use gpufrac_lab::{Lab, LabError};
+
+use crate::shared_devices::{control, start_with_control};
+
+const POOLS: &str = r#"
+[pool.mig]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["mig"]
+nodes = "@NODES@"
+gpus = [0]
+
+[pool.mps]
+mechanism = "mps"
+tenancy = "shared"
+gpu = "L40S-48"
+partitions = ["mps"]
+nodes = "@NODES@"
+gpus = [1]
+
+[pool.timeslice]
+mechanism = "timeslice"
+gpu = "T4-16"
+partitions = ["timeslice"]
+nodes = "@NODES@"
+gpus = [2]
+"#;
+const MECHANISMS: [&str; 3] = ["mig", "mps", "timeslice"];
+
+/// A program in a container: its variables, the nodes in a folder that it opens (without a driver they answer that
+/// there is no device), and the answer of its control daemon.
+const LOOK: &str = r#"echo "mechanism=$GPUFRAC_MECHANISM device=$CUDA_VISIBLE_DEVICES"
+for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/*; do
+    (exec 3<"$file") 2>&1 | grep -q 'No such device' && echo "node=${file##*/}"
+done
+perl "${0%/*}/connect.pl" "$CUDA_MPS_PIPE_DIRECTORY/control" | sed 's/^/daemon=/'; echo
+"#;
+
+/// Makes the root of a container from the machine's own /usr.
+const ROOT: &str = "mkdir image.$SLURM_JOB_ID && cd image.$SLURM_JOB_ID && \
+    mkdir usr proc sys dev tmp run etc && for name in bin lib lib64 sbin; do ln -s usr/$name; done && \
+    touch etc/passwd etc/group etc/hosts etc/resolv.conf && cd ..\n";
+
+/// What a program saw.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    mechanism: String,
+    device: String,
+    nodes: BTreeSet<String>,
+    daemon: String,
+}
+
+impl Seen {
+    fn read(output: &str) -> Seen {
+        let words = || output.split_whitespace();
+        let get = |name: &str| {
+            let value = words().find_map(|word| word.strip_prefix(name));
+            value.unwrap_or_default().to_owned()
+        };
+        Seen {
+            mechanism: get("mechanism="),
+            device: get("device="),
+            nodes: words()
+                .filter_map(|word| word.strip_prefix("node="))
+                .map(str::to_owned)
+                .collect(),
+            daemon: get("daemon="),
+        }
+    }
+}
+
+/// Unpacks packages of a release in one folder, once.
+fn unpack(release: &str, packages: &[&str]) -> Result<PathBuf, DebianError> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
+    let packed = Release::open(&cache, release)?;
+    let folder = cache.join(release).join("unpacked");
+    for name in packages {
+        debian::extract(&packed.package(name)?, &folder)?;
+    }
+    Ok(folder)
+}
+
+/// The variable with the libraries of unpacked packages.
+fn libraries(folder: &Path) -> String {
+    let folder = folder.display();
+    let usr = format!("{folder}/usr/lib/x86_64-linux-gnu");
+    format!("LD_LIBRARY_PATH={usr}:{folder}/lib/x86_64-linux-gnu")
+}
+
+fn lab() -> Result<Lab, LabError> {
+    let mut builder = Lab::builder().gpu_list(&["H100-80:mig", "L40S-48", "T4-16"]);
+    for mechanism in MECHANISMS {
+        builder = builder.partition(mechanism, "");
+    }
+    let lab = start_with_control(builder.pools(POOLS), &control())?;
+    lab.write_work("look.sh", LOOK)?;
+    Ok(lab)
+}
+
+/// The output of a job in the pool of a mechanism, and what its batch script saw without a container.
+fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabError> {
+    let dev = lab.folder().gpus(&lab.nodes()[0]).join("dev");
+    let work = lab.folder().work();
+    let (dev, work) = (dev.display(), work.display());
+    let script = format!("{ROOT}bash {work}/look.sh {dev}; echo BORDER\n{script}");
+    let script = format!("#!/bin/bash\nexport USER=$(id -un) WORK={work} DEV={dev}\n{script}");
+    let script = lab.write_work(&format!("{mechanism}.sh"), &script)?;
+    let script = script.display().to_string();
+    let user = &lab.users()[0];
+    let job = lab.sbatch(user, &["-p", mechanism, "--gres=gpufrac:0.25", &script])?;
+    let ended = lab.wait_for_end(job)?;
+    let output = lab.output(job)?;
+    assert_eq!(ended.state(), "COMPLETED", "{output}");
+    let (outside, inside) = output.split_once("BORDER").expect("the script");
+    let outside = Seen::read(outside);
+    assert_eq!(outside.mechanism, mechanism, "{output}");
+    let nodes = if mechanism == "mig" { 3 } else { 1 };
+    assert_eq!(outside.nodes.len(), nodes, "{output}");
+    let daemon = if mechanism == "mps" { "connected" } else { "No" };
+    assert_eq!(outside.daemon, daemon, "{output}");
+    Ok((outside, inside.to_owned()))
+}
+
+/// Promise (users): a program in a container of Charliecloud sees the slice of its job and no other, with MIG, MPS
+/// and time slices, without an option of gpufrac.
+#[test]
+fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
+    let packages = [
+        "charliecloud-runtime",
+        "libfuse3-3",
+        "liblzo2-2",
+        "libsquashfuse0",
+    ];
+    let folder = test_seed::needed(unpack("bookworm", &packages));
+    let lab = lab()?;
+    let ch_run = format!("{}/usr/bin/ch-run", folder.display());
+    let script = format!(
+        "{} {ch_run} -b /usr:/usr $WORK/image.$SLURM_JOB_ID -- /bin/bash $WORK/look.sh $DEV",
+        libraries(&folder)
+    );
+    for mechanism in MECHANISMS {
+        let (outside, inside) = run(&lab, mechanism, &script)?;
+        assert_eq!(Seen::read(&inside), outside, "{inside}");
+    }
+    lab.expect_nothing_left()
+}
