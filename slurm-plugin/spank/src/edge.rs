@@ -2,8 +2,9 @@
 //!
 //! `init` registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, `--gpufrac-visible`,
 //! which slurmstepd reads, and one that old commands lack, to refuse it with the reason. It runs in the clients, in
-//! slurmstepd and in slurmd. In slurmstepd it is the first hook, as root and before anything of the job; there it reads the slice and sets the variables, so that
-//! plugins see them at every later hook, wherever their lines stand in plugstack.conf. The other hooks are for
+//! slurmstepd and in slurmd. In slurmstepd it is the first hook, as root and before anything of the job; there it
+//! reads the slice and sets the variables, so that plugins see them at every later hook, wherever their lines stand in
+//! plugstack.conf. The other hooks are for
 //! slurmstepd: `task_init` runs as the user in the child that becomes the task, `task_post_fork` as root in slurmstepd
 //! while this child waits, `task_exit` in slurmstepd after a task ended.
 
