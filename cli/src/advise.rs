@@ -19,6 +19,15 @@ pub fn run(args: &AdviseArgs) -> Result<Exit, CliError> {
     for text in NOT_LIMITED {
         println!("  - {text}");
     }
+    if let Some((count, fraction)) = advice.smallest_pieces() {
+        println!("\nCPUs and memory:");
+        println!(
+            "  - a GPU makes up to {count} pieces of {fraction}: with at least {count} CPUs for a GPU (`DefCpuPerGPU`, or `cpus_per_gpu` of the partition) all run side by side"
+        );
+        println!(
+            "  - where Slurm counts memory, a job that names none needs `DefMemPerGPU` or `memory_per_gpu`, or it gets all memory of its node"
+        );
+    }
     println!("\na gpufrac.toml to start from (`gpufrac check --file-only` prints its sizes):\n");
     for line in advice.file.lines() {
         println!("{line}");

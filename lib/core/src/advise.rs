@@ -2,7 +2,7 @@
 //! has the reasons at length, and a test compares its table with this module.
 
 use crate::config::Config;
-use crate::fraction::MemoryMib;
+use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::mechanism::Mechanism;
 
@@ -147,6 +147,15 @@ pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
 }
 
 impl Advice {
+    /// How many pieces of the smallest size a GPU makes, and this size; None where jobs get whole GPUs alone.
+    #[must_use]
+    pub fn smallest_pieces(&self) -> Option<(u32, Fraction)> {
+        let size = self.config.pools.first()?.layout.menu.first()?;
+        let devices = self.config.devices_of_node("gn01", 1).into_iter();
+        let counts = devices.map(|device| device.pool.layout.capacity.0 / size.units.0.max(1));
+        (size.fraction != Fraction::ONE).then(|| (counts.sum(), size.fraction))
+    }
+
     /// The table of the pool, as text for gpufrac.toml.
     #[must_use]
     pub fn pool(&self, place: &PoolLocation<'_>) -> String {

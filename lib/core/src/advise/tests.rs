@@ -60,6 +60,25 @@ fn every_advice_is_a_configuration() {
     }
 }
 
+#[test]
+fn the_smallest_pieces_of_a_gpu_are_counted() {
+    for workload in WORKLOADS {
+        for gpu in known() {
+            let advice = advise(&plan(workload, gpu)).unwrap();
+            let Some((count, fraction)) = advice.smallest_pieces() else {
+                let sizes = &advice.config.pools[0].layout.menu;
+                assert_eq!(sizes[0].fraction, Fraction::ONE, "{workload:?} {gpu}");
+                continue;
+            };
+            let sum = f64::from(count * fraction.numerator()) / f64::from(fraction.denominator());
+            assert!(
+                (0.7..=1.0).contains(&sum),
+                "{workload:?} {gpu}: {count} of {fraction}"
+            );
+        }
+    }
+}
+
 /// Whole GPUs and pieces come from the same GPUs, whatever the model.
 #[test]
 fn mixed_sizes_get_a_layout_that_lends_both() {

@@ -106,7 +106,7 @@ fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
         ),
         (
             "slurm.conf",
-            "TaskPlugin=task/cgroup",
+            "TaskPlugin=task/affinity,task/cgroup",
             "TaskPlugin=task/affinity",
             "write instead: TaskPlugin=task/cgroup,task/affinity",
         ),

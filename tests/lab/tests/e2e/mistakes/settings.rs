@@ -129,7 +129,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     in_file!(
         "tasks without control groups",
         "slurm.conf",
-        "TaskPlugin=task/cgroup",
+        "TaskPlugin=task/affinity,task/cgroup",
         "TaskPlugin=task/affinity",
         "write instead: TaskPlugin=task/cgroup"
     ),
