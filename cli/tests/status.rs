@@ -6,9 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use gpufrac_view::NodeStatus;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::{Value, json};
 
 /// The id of an ordinary user: nobody.
@@ -425,9 +427,16 @@ fn another_node_is_shown_by_its_file() {
     assert_eq!(report["nodes"][0]["node"], "gn0002");
 }
 
+/// Seconds of a core that ended programs of this test used.
+fn time_of_children() -> f64 {
+    let used = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let seconds = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    seconds(used.user_time()) + seconds(used.system_time())
+}
+
 /// Promise (admins): `gpufrac status --cluster` shows the files of 1,000 nodes within a second.
-// A second, with a margin for a debug build on a busy machine, where single runs take longer; `cargo xtask bench
-// status` has the figure.
+// A second of a core, with a margin for a debug build; other load does not count. `cargo xtask bench status` has the
+// figure.
 #[test]
 fn a_thousand_nodes_are_shown_within_a_second() {
     let world = World::new(&fresh(1000));
@@ -441,18 +450,12 @@ fn a_thousand_nodes_are_shown_within_a_second() {
         &["status", "--cluster"][..],
         &["status", "--cluster", "--json"],
     ] {
-        let limit = Duration::from_secs(3);
-        let began = Instant::now();
-        let mut best = Duration::MAX;
-        while best > limit && began.elapsed() < Duration::from_secs(60) {
-            let one = Instant::now();
-            let said = world.run(0, args);
-            best = best.min(one.elapsed());
-            let text = String::from_utf8_lossy(&said.stdout).into_owned();
-            assert!(said.status.success() && text.contains("gn1000"));
-        }
-        println!("{args:?}: {best:?}");
-        assert!(best <= limit, "{args:?}: {best:?}");
+        let before = time_of_children();
+        let said = world.run(0, args);
+        let time = time_of_children() - before;
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.status.success() && text.contains("gn1000"));
+        assert!(time <= 3.0, "{args:?}: {time} s");
     }
 }
 
