@@ -87,18 +87,24 @@ impl Accounting {
     pub(super) fn save(&self, round: &mut Round, leases: &[Lease], pools: &[PoolMetrics]) {
         let mut tallies = self.meter.tallies();
         for tally in &mut tallies.slices {
-            let mut leases = leases.iter();
-            let lease = leases.find(|lease| SliceKey::of(lease) == tally.key);
-            tally.filled = lease.and_then(|lease| self.filled(round, lease, pools));
+            tally.filled = self.filled(round, &tally.key, leases, pools);
         }
         let saved = round.outside.books.save(&tallies);
         round.report(topic::BOOKS, saved);
     }
 
     /// Of a slice that is full, what a step that fails now tells its user.
-    fn filled(&self, round: &Round, lease: &Lease, pools: &[PoolMetrics]) -> Option<Filled> {
+    fn filled(
+        &self,
+        round: &Round,
+        key: &SliceKey,
+        leases: &[Lease],
+        pools: &[PoolMetrics],
+    ) -> Option<Filled> {
         let (now, interval) = (round.now(), round.interval());
-        let (used, left) = self.meter.filled(&SliceKey::of(lease), now, interval)?;
+        let (used, left) = self.meter.filled(key, now, interval)?;
+        let mut leases = leases.iter();
+        let lease = leases.find(|lease| SliceKey::of(lease) == *key)?;
         Some(Filled {
             until_boot_ms: now.milliseconds() + left.as_millis() as u64,
             full: ends::full(round, &lease.pool, lease.units, used, pools),

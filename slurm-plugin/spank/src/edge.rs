@@ -4,9 +4,8 @@
 //! which slurmstepd reads, and one that old commands lack, to refuse it with the reason. It runs in the clients, in
 //! slurmstepd and in slurmd. In slurmstepd it is the first hook, as root and before anything of the job; there it
 //! reads the slice and sets the variables, so that plugins see them at every later hook, wherever their lines stand in
-//! plugstack.conf. The other hooks are for
-//! slurmstepd: `task_init` runs as the user in the child that becomes the task, `task_post_fork` as root in slurmstepd
-//! while this child waits, `task_exit` in slurmstepd after a task ended.
+//! plugstack.conf. The other hooks are for slurmstepd: `task_init` runs as the user in the child that becomes the task,
+//! `task_post_fork` as root in slurmstepd while this child waits, `task_exit` in slurmstepd after a task ended.
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -370,10 +369,11 @@ unsafe fn slurm_spank_task_exit(
         with_slice(|slice| {
             if let Ok(slice) = slice {
                 let task = task_of_step(spank);
-                failed::explain(spank, slice, slice.visible_to(task));
                 if let Some(task) = task {
                     slice.give_back(task);
                 }
+                // Last, because slurmctld may take its time.
+                failed::explain(spank, slice, slice.visible_to(task));
             }
             Ok(())
         })

@@ -28,15 +28,13 @@ fn failed(status: i32) -> bool {
 
 /// Comments on the job, where the task of the hook failed and one of its slices was full.
 pub fn explain(spank: Spank, slice: &JobSlice, leases: &[Lease]) {
-    if !spank.task_status().is_some_and(failed) {
+    if IS_EXPLAINED.load(Ordering::Relaxed) || !spank.task_status().is_some_and(failed) {
         return;
     }
     let Some(told) = leases.iter().find_map(|lease| slice.told_full(lease)) else {
         return;
     };
-    if IS_EXPLAINED.swap(true, Ordering::Relaxed) {
-        return;
-    }
+    IS_EXPLAINED.store(true, Ordering::Relaxed);
     let Some(job_id) = spank.job_id() else {
         return;
     };
@@ -49,11 +47,13 @@ pub fn explain(spank: Spank, slice: &JobSlice, leases: &[Lease]) {
     };
     match Client::of_host().and_then(|client| comment(&client)) {
         // A task failed, and its slice was full. Cure: Submit with the size that the line names.
-        Ok(()) => log::info(&format!("gpufrac: job {job_id}: {told}")),
+        Ok(()) => log::info(&format!(
+            "gpufrac: job {job_id}: a task failed with a full slice: {told}"
+        )),
         // slurmctld did not take the comment on a job that failed with a full slice. Cure: Nothing; `gpufrac why` tells
         // the user the same.
         Err(refused) => log::info(&format!(
-            "gpufrac: commenting on job {job_id} failed: {refused}"
+            "gpufrac: commenting on job {job_id} failed: {refused}; `gpufrac why {job_id}` tells the same"
         )),
     }
 }

@@ -241,7 +241,7 @@ fn each_way_of_submitting_brings_cpus_and_memory_and_says_so() -> Result<(), Lab
     lab.expect_nothing_left()
 }
 
-/// Slurm before 23.11.5 takes a device for free once a job ended there, whatever others hold of it.
+/// Slurm before 23.11.5 counts a device as free once a job ended there, whatever others hold of it.
 ///
 /// Promise (users): Slurm gives no job a whole GPU with shares of other jobs on it, whichever of them ended before.
 #[test]
