@@ -11,6 +11,7 @@ pub mod log;
 pub mod pause;
 pub mod replace;
 pub mod shortage;
+pub mod sight;
 pub mod space;
 pub mod subprocess;
 pub mod syscalls;

@@ -31,6 +31,7 @@ use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
 use slurm_sys::{boundary, log, raw, text};
 
 use crate::environment::{self, EnvironmentError};
+use crate::reach::{self, Unreached};
 use crate::slice::{JobSlice, NODE_NAME, NoMemoryLimit, ReadError, StepOf};
 use crate::{failed, given};
 
@@ -73,6 +74,8 @@ enum HookError {
     Fence(#[from] DevCgroupError),
     #[error(transparent)]
     MemoryLimit(#[from] NoMemoryLimit),
+    #[error(transparent)]
+    Unreached(#[from] Unreached),
 }
 
 /// The option with the user's wish for an idle slice.
@@ -303,7 +306,7 @@ unsafe fn slurm_spank_task_init(
     _argc: c_int,
     _argv: *mut *mut c_char,
 ) -> c_int {
-    hook("slurm_spank_task_init", FAILED, handle, |spank| {
+    let prepared = hook("slurm_spank_task_init", FAILED, handle, |spank| {
         with_slice(|slice| match slice {
             // Again: Slurm writes its own numbers where it binds tasks to GPUs, and a container brings variables of
             // its image. A task may have a slice of its own.
@@ -315,16 +318,17 @@ unsafe fn slurm_spank_task_init(
                 if let Some(visible) = option {
                     environment::keep_visible(spank, visible)?;
                 }
-                Ok(environment::set(
-                    spank,
-                    own,
-                    &slice.visible_to_step(),
-                    numbers,
-                )?)
+                environment::set(spank, own, &slice.visible_to_step(), numbers)?;
+                Ok(reach::require(own)?)
             }
             Err(_) => Ok(()),
         })
-    })
+    });
+    if prepared == FAILED {
+        // As in `slurm_spank_task_post_fork`.
+        kill(std::process::id());
+    }
+    prepared
 }
 
 /// # Safety
@@ -351,9 +355,10 @@ unsafe fn slurm_spank_task_post_fork(
             Err(reason) => refuse_unfenced(spank, reason),
         })
     });
-    if fenced == FAILED {
-        // SAFETY: as in `hook`.
-        stop(unsafe { Spank::new(handle) });
+    // SAFETY: as in `hook`.
+    let task = task_pid(unsafe { Spank::new(handle) });
+    if let (FAILED, Some(task)) = (fenced, task) {
+        kill(task);
     }
     OK
 }
@@ -398,16 +403,14 @@ fn refuse_unfenced(spank: Spank, reason: Arc<ReadError>) -> Result<(), HookError
     Err(HookError::NoSlice(reason))
 }
 
-/// Kills a task that must not start or could not be fenced, before it runs the user's program: it waits for
-/// slurmstepd until after this hook. A failing hook, Slurm's own way, does not run the program either, but 22.05 then
-/// reports a batch job as completed with exit code 0.
-fn stop(spank: Spank) {
-    let Some(pid) = task_pid(spank).and_then(|pid| libc::pid_t::try_from(pid).ok()) else {
-        return;
-    };
-    // SAFETY: plain kill; the process is slurmstepd's own child and not yet waited for, so its
-    // number belongs to nobody else.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+/// Kills a task that must not start or could not be fenced, before it runs the user's program. A failing hook, Slurm's
+/// own way, does not run the program either, but 22.05 then reports a batch job as completed with exit code 0.
+fn kill(task: u32) {
+    if let Ok(pid) = libc::pid_t::try_from(task) {
+        // SAFETY: plain kill; the process is this one, or slurmstepd's own child, which waits for slurmstepd until the
+        // hook is over and was not yet waited for, so its number belongs to nobody else.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
 }
 
 /// The number of the task, if it belongs to a step of srun.

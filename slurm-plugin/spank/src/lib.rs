@@ -18,6 +18,7 @@ mod edge;
 mod environment;
 mod failed;
 mod given;
+mod reach;
 mod slice;
 
 slurm_sys::slurm_plugin!("gpufrac", "spank");

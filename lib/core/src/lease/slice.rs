@@ -109,6 +109,12 @@ impl Slice {
         }
     }
 
+    /// The folder or the library without which a program of the job computes without limits.
+    pub fn limiter(&self) -> Option<String> {
+        let library = || self.hami().map(|hami| hami.library.clone());
+        self.mps().map(MpsSlice::pipe).or_else(library)
+    }
+
     /// The MIG instance, after it was created.
     pub fn instance(&self) -> Option<&Instance> {
         self.mig()?.instance.as_ref()

@@ -13,7 +13,7 @@ use gpufrac_lab::{JobId, Lab, LabBuilder, LabError};
 use crate::needs_slurm;
 
 /// The positions of the two witnesses.
-const POSITIONS: [&str; 2] = ["before", "behind"];
+pub const POSITIONS: [&str; 2] = ["before", "behind"];
 /// The hook at which pyxis starts a container.
 const TASK_INIT: &str = "task_init";
 
@@ -54,13 +54,14 @@ fn folder(lab: &Lab) -> PathBuf {
     lab.folder().root().join("witness")
 }
 
-/// Builds the witness for a position.
-fn build(lab: &Lab, position: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/witness.c");
+/// Builds a plugin of this folder for a position.
+pub fn build(lab: &Lab, source: &str, position: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e");
+    let source = folder.join(source);
     let library = lab.folder().lib().join(format!("{position}.so"));
     let output = Command::new("gcc")
         .args(["-Wall", "-Werror", "-shared", "-fPIC"])
-        .arg(format!("-DWITNESS={position}"))
+        .arg(format!("-DPLUGIN={position}"))
         .arg(format!("-I{}", lab.slurm().include().display()))
         .args([&source, Path::new("-o"), &library])
         .output()
@@ -77,7 +78,7 @@ fn lab(builder: LabBuilder) -> Result<Lab, LabError> {
     fs::create_dir(&folder).expect("a folder of the lab");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("root may");
     let [before, behind] = POSITIONS.map(|position| {
-        let library = build(&lab, position);
+        let library = build(&lab, "witness.c", position);
         format!("required {} {}\n", library.display(), folder.display())
     });
     let plugstack = lab.folder().etc().join("plugstack.conf");

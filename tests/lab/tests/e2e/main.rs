@@ -19,6 +19,7 @@ mod exclusive_and_partitions;
 mod export;
 mod fence;
 mod gres_texts;
+mod hidden;
 mod idle_option;
 mod job_types;
 mod killed_program;

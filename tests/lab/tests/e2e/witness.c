@@ -1,6 +1,6 @@
 /* A SPANK plugin that looks at the environment of a job wherever a plugin that starts containers may.
  *
- * Built with -DWITNESS=NAME. Its argument in plugstack.conf is a folder that everybody can write to. Each hook on a
+ * Built with -DPLUGIN=NAME. Its argument in plugstack.conf is a folder that everybody can write to. Each hook on a
  * node adds a line to the folder's file JOBID:
  *   NAME HOOK STEP VARIABLE=VALUE... */
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #define TEXT(name) TEXT_OF(name)
 #define REGISTER(name) SPANK_PLUGIN(name, 1)
 
-REGISTER(WITNESS)
+REGISTER(PLUGIN)
 
 /* The beginnings of the variables that containers read. */
 static const char *const wanted[] = { "CUDA_", "NVIDIA_VISIBLE_DEVICES=", "GPUFRAC_", NULL };
@@ -47,7 +47,7 @@ static void add_step(char *line, size_t size, uint32_t step)
 
 static int look(spank_t spank, char **argv, const char *hook)
 {
-	char line[16384] = TEXT(WITNESS), path[4096];
+	char line[16384] = TEXT(PLUGIN), path[4096];
 	char **environment = NULL;
 	uint32_t job = 0, step = 0;
 	int file;
