@@ -126,6 +126,8 @@ impl Daemon {
 
         let samples = decisions.sample(round, leases, &mut observe);
         accounting.add(round, &samples);
+        let at = samples.at;
+        decisions.end_unlimited(round, at);
         let now = round.now();
         decisions.lend(round, leases, now);
 

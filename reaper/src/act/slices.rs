@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use gpufrac_core::geometry::Placement;
@@ -9,9 +11,12 @@ use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
+use gpufrac_host::sight::{self, Sight};
+use gpufrac_host::syscalls::ProcessHandle;
 use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::gpu::strangers;
 use gpufrac_node::hami::Region;
+use gpufrac_node::mps::process;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::teardown::{self, TeardownError};
 use gpufrac_node::slice::{keep, reconcile};
@@ -20,6 +25,7 @@ use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::record::NodeRecord;
 use gpufrac_node::state::stuck::{self, Stuck};
 use gpufrac_nvml::{MigMode, NvmlError};
+use nix::errno::Errno;
 
 use crate::key::Key;
 
@@ -41,6 +47,10 @@ pub enum SliceError {
     /// The driver refused a call.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// The kernel does not let the daemon end a process.
+    /// Cure: Use Linux 5.3 or later, or mount in the container what is hidden there.
+    #[error("ending process {pid}, which computes without limits, failed: {error}")]
+    Process { pid: u32, error: io::Error },
     /// The GPU of a lease does not exist.
     #[error(transparent)]
     Gpu(#[from] TeardownError),
@@ -95,6 +105,12 @@ pub trait Slices {
     /// # Errors
     /// The file of the job cannot be used.
     fn limit(&self, node: &Node, lease: &Lease, limited: bool) -> Result<bool, SliceError>;
+
+    /// Ends a process of the lease's job that cannot see what limits it. Returns whether it still was one.
+    ///
+    /// # Errors
+    /// The kernel does not let this program end it.
+    fn end_unlimited(&self, lease: &Lease, pid: u32) -> Result<bool, SliceError>;
 
     /// The GPU instances on GPUs of pools that no lease names: an admin's own, or the rest of a lease that was
     /// removed by hand. They are reported and stay. None while another program works on one of the GPUs.
@@ -154,6 +170,16 @@ fn gpus_of_pools(node: &Node, count: u32) -> BTreeSet<GpuIndex> {
     devices.iter().map(|device| device.gpu_index).collect()
 }
 
+/// Whether a process is in the job of a lease, runs as its user, and cannot see what limits it.
+fn is_unlimited(lease: &Lease, pid: u32) -> bool {
+    let number = pid.cast_signed();
+    let is_of_job = process::job_group(number).is_some_and(|group| lease.is_group(&group));
+    let is_hidden = |path: String| matches!(sight::of(pid, Path::new(&path)), Sight::Hidden);
+    is_of_job
+        && process::owner(number) == Some(lease.user_id)
+        && lease.slice.limiter().is_some_and(is_hidden)
+}
+
 impl Slices for NodeSlices {
     fn list(&self, node: &Node) -> Result<Vec<Lease>, SliceError> {
         Ok(node.leases()?.list()?)
@@ -210,6 +236,17 @@ impl Slices for NodeSlices {
                 minor,
             }),
         }
+    }
+
+    fn end_unlimited(&self, lease: &Lease, pid: u32) -> Result<bool, SliceError> {
+        // Opened first: what is found then is true of this process, whoever has its number later.
+        match ProcessHandle::open(pid.cast_signed()) {
+            Ok(process) if is_unlimited(lease, pid) => process.kill().map(|()| true),
+            Ok(_) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(false),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| SliceError::Process { pid, error })
     }
 
     fn unleased(&self, node: &Node) -> Result<Option<Vec<Unleased>>, SliceError> {

@@ -12,6 +12,7 @@ use gpufrac_view::Usage;
 
 use self::breakers::Closed;
 use self::judge::Due;
+use self::unlimited::Unlimited;
 use self::watched::{JobLeases, WatchedJob};
 use crate::act::mail::Message;
 use crate::act::overdue::Cleanup;
@@ -30,6 +31,7 @@ use crate::round::Round;
 mod breakers;
 mod judge;
 mod steps;
+mod unlimited;
 mod watched;
 
 /// The number of samples in a point of a new record's series.
@@ -47,6 +49,7 @@ pub(super) struct Decisions {
     breakers: Breakers,
     /// Where HAMi-core's limit is lifted.
     lifted: BTreeSet<SliceId>,
+    unlimited: Unlimited,
     pub(super) cleanup: Cleanup,
 }
 
@@ -88,6 +91,7 @@ impl Decisions {
             },
             state,
             lifted: BTreeSet::new(),
+            unlimited: Unlimited::default(),
             cleanup: Cleanup::default(),
         }
     }

@@ -1,12 +1,14 @@
 //! Makes a sample from a lease and the data of its GPU.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib};
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::policy::Policy;
+use gpufrac_host::sight::{self, Sight};
 use gpufrac_node::mps::process;
 use gpufrac_nvml::telemetry::{Process, Utilization};
 use gpufrac_records::evidence::Source;
@@ -250,6 +252,9 @@ impl Observation<'_> {
         if !shares {
             return None;
         }
+        if let Some(hidden) = self.hidden(own) {
+            return Some(hidden);
+        }
         if slice.mps().is_some() {
             let outside = own.iter().filter(|process| !process.mps_client);
             let pids: Vec<u32> = outside.map(|process| process.pid).collect();
@@ -261,5 +266,20 @@ impl Observation<'_> {
         let share = self.memory_share();
         let contexts = CONTEXT_OVERHEAD.0 * own.len() as u64;
         (held.0 > share.0 + contexts).then_some(Excess::Memory { held, share })
+    }
+
+    /// Processes that cannot see what limits them. A client of MPS may see its daemon's folder at another path.
+    fn hidden(&self, own: &[Process]) -> Option<Excess> {
+        let limiter = self.lease.slice.limiter()?;
+        let is_hidden = |process: &&Process| {
+            !process.mps_client
+                && matches!(sight::of(process.pid, Path::new(&limiter)), Sight::Hidden)
+        };
+        let pids: Vec<u32> = own
+            .iter()
+            .filter(is_hidden)
+            .map(|process| process.pid)
+            .collect();
+        (!pids.is_empty()).then_some(Excess::Hidden { pids, limiter })
     }
 }

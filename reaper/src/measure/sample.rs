@@ -37,6 +37,9 @@ pub enum Excess {
     Memory { held: MemoryMib, share: MemoryMib },
     /// Processes that do not use the MPS control daemon of their pool.
     OutsideMps { pids: Vec<u32> },
+    /// Processes that compute without limits, because a container hides from them what would limit them: the folder of
+    /// MPS or the library of HAMi-core.
+    Hidden { pids: Vec<u32>, limiter: String },
 }
 
 impl fmt::Display for Excess {
@@ -46,11 +49,21 @@ impl fmt::Display for Excess {
                 write!(f, "holds {held} of GPU memory, its share is {share}")
             }
             Excess::OutsideMps { pids } => {
-                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                write!(f, "processes {} are not clients of MPS", pids.join(", "))
+                write!(f, "processes {} are not clients of MPS", list(pids))
             }
+            Excess::Hidden { pids, limiter } => write!(
+                f,
+                "processes {} compute without limits, because {limiter} is hidden from them; mount {limiter} in the \
+                 container",
+                list(pids)
+            ),
         }
     }
+}
+
+fn list(pids: &[u32]) -> String {
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    pids.join(", ")
 }
 
 #[derive(Clone, Debug, PartialEq)]

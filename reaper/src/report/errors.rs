@@ -35,6 +35,8 @@ pub(crate) mod topic {
     pub(crate) const BURST: &str = "burst";
     /// Instances without a lease.
     pub(crate) const UNLEASED: &str = "unleased";
+    /// Processes that compute without limits.
+    pub(crate) const UNLIMITED: &str = "processes without limits";
     /// Processes that compute without a lease.
     pub(crate) const STRANGERS: &str = "strangers";
     pub(crate) const STATUS: &str = "state for users";

@@ -286,6 +286,10 @@ impl Slices for Simulated {
         Ok(false)
     }
 
+    fn end_unlimited(&self, _: &Lease, _: u32) -> Result<bool, SliceError> {
+        Ok(false)
+    }
+
     fn unleased(&self, _: &Node) -> Result<Option<Vec<Unleased>>, SliceError> {
         Ok(Some(Vec::new()))
     }

@@ -384,7 +384,7 @@ fn action(policy: &Policy, job: &JobInfo) -> Action {
 }
 
 /// Tells the user, and writes the admin comment: the text of others, then gpufrac's.
-fn told(job: &JobInfo, text: String) -> Vec<SlurmAction> {
+pub(super) fn told(job: &JobInfo, text: String) -> Vec<SlurmAction> {
     let others = job.admin_comment.split(" | ");
     let others = others.filter(|part| !part.is_empty() && !part.starts_with("gpufrac: "));
     let comment: Vec<&str> = others.chain([text.as_str()]).collect();

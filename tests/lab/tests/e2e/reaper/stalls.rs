@@ -186,6 +186,40 @@ fn processes_outside_of_mps() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (isolation): a program that a script starts in a container without the folder of its MPS daemon is killed,
+/// its user is told what to mount, and the job goes on.
+#[test]
+fn a_program_in_a_container_without_its_daemon_is_killed() -> Result<(), LabError> {
+    let builder = lab(&[], "").gpu_list(&["H100-80:mig"]);
+    let lab = builder.mps_standin().pools(MIG_MPS).start()?;
+    let (users, node) = (lab.users(), &lab.nodes()[0]);
+    let run = |user: usize, script: &str| submit(&lab, &users[user], &[QUARTER], script);
+    let folder = lab.folder().run(node).join("mps");
+    let container = format!(
+        "unshare --map-root-user --mount sh -c 'mount -t tmpfs none {} && exec gpusim --root {}/{node} run \
+         --pattern busy --memory 500M'; echo program ended",
+        folder.display(),
+        lab.folder().root().join("gpus").display()
+    );
+    let hidden = run(0, &format!("{container}; gpu busy"))?;
+    let other = run(1, "gpu busy")?;
+    let ended = "program ended";
+    lab.wait("the program's end", Duration::from_secs(60), || {
+        let output = lab.output(hidden).unwrap_or_default();
+        Ok(output.contains(ended).then_some(()))
+    })?;
+    let log = lab.reaper_log(node)?;
+    let output = lab.output(hidden)?;
+    assert!(log.contains("killed: processes"), "{log}{output}");
+    assert!(log.contains(&folder.display().to_string()), "{log}");
+    expect_told(&lab, hidden, "is hidden from them; mount")?;
+    for job in [hidden, other] {
+        expect_unnoticed(&lab, node, job, "a client of MPS")?;
+        expect_spared(&lab, node, job)?;
+    }
+    lab.expect_nothing_left()
+}
+
 /// Activity of an instance: UUID of the GPU, id of the instance, 0 to 1.
 type Activity = (String, u32, f64);
 
