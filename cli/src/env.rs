@@ -14,7 +14,7 @@ pub fn run(args: &EnvArgs) -> Result<Exit, CliError> {
     let (node, leases) = leases(&args.job)?;
     let is_inside = job_of_shell(&leases).is_some();
     let numbers = is_inside.then(|| numbers(&node, &leases)).flatten();
-    print!("{}", text(args.shell, &variables(&leases, numbers)));
+    print!("{}", text(args.shell, &variables::of_job(&leases, numbers)));
     Ok(Exit::Done)
 }
 
@@ -38,14 +38,6 @@ pub fn leases(args: &JobArgs) -> Result<(Node, Vec<Lease>), CliError> {
         return Err(CliError::NoSliceHere { job });
     }
     Ok((node, leases))
-}
-
-/// The variables of the slices of a job, with that of its library. `numbers`: CUDA's, instead of UUIDs.
-pub fn variables(leases: &[Lease], numbers: Option<String>) -> Vec<(&'static str, String)> {
-    let mut variables = variables::of(leases, leases, numbers).unwrap_or_default();
-    let library = leases.first().and_then(|lease| lease.slice.hami());
-    variables.extend(library.map(|hami| ("LD_PRELOAD", hami.library.clone())));
-    variables
 }
 
 /// CUDA's numbers for the devices of the job, if the user's variable or else the pool asks for them. They hold behind

@@ -18,6 +18,7 @@ use std::time::Duration;
 use gpufrac_core::config::LAST_GOOD;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_host::log::JobLog;
+use gpufrac_node::cdi;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::{put_back, stuck};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -110,6 +111,8 @@ impl Care {
         );
         let wait = *waiting.as_ref().unwrap_or(&true);
         self.reports.report(&self.log, topic::PUT_BACK, waiting);
+        let swept = cdi::remove_stale(&node);
+        self.reports.report(&self.log, topic::CDI, swept);
         failing || wait
     }
 }

@@ -38,6 +38,7 @@ pub struct PoolOptions {
     pub timeslice: Option<TimesliceLength>,
     pub framework_hints: bool,
     pub visible: Visible,
+    pub cdi: bool,
     pub whole: WholeGpu,
     pub reuse: Option<Duration>,
     /// `burst_max` and `burst_default`, for mps with tenancy `shared`, mig+mps and hami; None lends no idle compute.

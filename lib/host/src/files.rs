@@ -173,7 +173,13 @@ impl RootDir {
 
     /// Writes a whole file: a reader sees the old text or the new one, even after a crash at any instruction.
     pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
-        self.write_through(&format!(".{name}.tmp"), name, text, mode)
+        self.write_through(&Self::temporary(name), name, text, mode)
+    }
+
+    /// The temporary file of [`RootDir::write`].
+    #[must_use]
+    pub fn temporary(name: &str) -> String {
+        format!(".{name}.tmp")
     }
 
     /// As [`RootDir::write`], through a temporary file of the given name. A killed writer leaves this file until the

@@ -1,8 +1,9 @@
 //! The work of root's programs on a node, by the life of a slice: Slurm's data about a [`job`], the node's files
 //! ([`state`]), how a [`slice`](mod@slice) is made, released and repaired, the settings and files of the [`gpu`], the
-//! control daemons of [`mps`], and the [`setup`] at boot.
+//! control daemons of [`mps`], the files of [`cdi`], and the [`setup`] at boot.
 #![forbid(unsafe_code)]
 
+pub mod cdi;
 pub mod clock;
 pub mod fault;
 pub mod gpu;

@@ -92,6 +92,8 @@ pub struct Node {
     /// The control daemon of MPS.
     pub mps_control: PathBuf,
     pub nvidia_smi: PathBuf,
+    /// The files of CDI, which runtimes of containers read.
+    pub cdi: PathBuf,
     /// The folder that all nodes share.
     pub shared: Option<PathBuf>,
     /// The folder that lists the nodes of this machine with pools; [`config::NODES`] except in tests.
@@ -154,6 +156,7 @@ impl Node {
             nvml: paths.nvml.into(),
             mps_control: paths.mps_control.into(),
             nvidia_smi: paths.nvidia_smi.into(),
+            cdi: paths.cdi.into(),
             shared: paths.shared.map(PathBuf::from),
             nodes: config::NODES.into(),
             silences: Arc::default(),

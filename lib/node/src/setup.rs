@@ -15,6 +15,7 @@ use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 
+use crate::cdi;
 use crate::fault::Caused;
 use crate::gpu::capability_files::{CapMinor, Caps, CapsError};
 use crate::gpu::compute_mode;
@@ -142,6 +143,11 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
                 .push(Finding::of_machine(&error, error.fix()));
         }
         other => other?,
+    }
+    if let Err(error) = cdi::remove_stale(node) {
+        report
+            .problems
+            .push(Finding::of_machine(&error, error.fix()));
     }
     Ok(report)
 }

@@ -30,6 +30,8 @@ pub(crate) mod topic {
     /// Places that cannot be freed or used.
     pub(crate) const PLACES: &str = "places";
     pub(crate) const PUT_BACK: &str = "jobs put back";
+    /// Files of jobs that ended.
+    pub(crate) const CDI: &str = "files of CDI";
     pub(crate) const KEPT: &str = "kept instances";
     pub(crate) const OVER_JOBS: &str = "jobs that seem to be over";
     pub(crate) const BURST: &str = "burst";

@@ -224,6 +224,7 @@ version = 1
 run = \"{root}/run/%n\"
 state = \"{root}/var/%n\"
 devices = \"{root}/dev/%n\"
+cdi = \"{root}/cdi/%n\"
 driver_root = \"{root}/gpus/%n\"
 nvml = \"{root}/gpus/%n/lib/libnvidia-ml.so.1\"
 {paths}

@@ -73,6 +73,8 @@ pub(super) const PATHS: Table<Paths> = Table {
         Default mps_control: node_path = "/usr/bin/nvidia-cuda-mps-control";
         /// For what NVML cannot set: `timeslice` and `memory_limits`.
         Default nvidia_smi: node_path = "/usr/bin/nvidia-smi";
+        /// The files of jobs in pools with `cdi`, where runtimes of containers look for them.
+        Default cdi: node_path = "/run/cdi";
         /// A folder on a file system that all nodes mount. The folder must exist. Only root of the nodes may write
         /// there, and in every folder above. The daemons of `gpufrac-reaperd(8)` share there the state of jobs on
         /// several nodes and the number of idle slices, keep records for `gpufrac why`, and write the state of their

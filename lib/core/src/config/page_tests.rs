@@ -78,7 +78,7 @@ fn each_default_in_the_page_is_that_of_the_code() {
         };
         for row in rows.iter().filter(has_default) {
             let needed = match (table, row.name) {
-                ("[pool.NAME]", "memory_limits" | "framework_hints" | "visible") => {
+                ("[pool.NAME]", "memory_limits" | "framework_hints" | "visible" | "cdi") => {
                     "mechanism = \"timeslice\"\ngpu = \"T4-16\"\npartitions = [\"b\"]\nnodes = \"n2\"\n".to_owned()
                 }
                 ("[pool.NAME]", _) => format!(

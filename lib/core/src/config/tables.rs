@@ -80,6 +80,7 @@ pub struct Paths {
     pub nvml: String,
     pub mps_control: String,
     pub nvidia_smi: String,
+    pub cdi: String,
     pub shared: Option<String>,
 }
 
@@ -93,6 +94,7 @@ impl Default for Paths {
             nvml: "libnvidia-ml.so.1".to_owned(),
             mps_control: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
             nvidia_smi: "/usr/bin/nvidia-smi".to_owned(),
+            cdi: "/run/cdi".to_owned(),
             shared: None,
         }
     }
@@ -110,6 +112,7 @@ impl Paths {
             nvml: expand(&self.nvml),
             mps_control: expand(&self.mps_control),
             nvidia_smi: expand(&self.nvidia_smi),
+            cdi: expand(&self.cdi),
             shared: self.shared.as_ref().map(expand),
         }
     }

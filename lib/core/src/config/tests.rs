@@ -131,7 +131,7 @@ fn every_mechanism_has_its_options() {
     let options = &pool("l40s").options;
     assert_eq!(options.tenancy, Tenancy::Shared);
     assert_eq!(options.sm_chunks, Some(15));
-    assert!(options.memory_limits && options.framework_hints);
+    assert!(options.memory_limits && options.framework_hints && options.cdi);
     assert_eq!(options.visible, crate::lease::visible::Visible::Index);
     assert_eq!(pool("l40s").gpu_memory, MemoryMib(45000));
     assert_eq!(pool("private").options.tenancy, Tenancy::Private);

@@ -78,6 +78,16 @@ pub fn of(
     Some(variables)
 }
 
+/// The variables of a process beside Slurm's steps, with the slices of a whole job and with its library. `numbers`: as
+/// in [`of`].
+#[must_use]
+pub fn of_job(leases: &[Lease], numbers: Option<String>) -> Vec<(&'static str, String)> {
+    let mut variables = of(leases, leases, numbers).unwrap_or_default();
+    let library = leases.first().and_then(|lease| lease.slice.hami());
+    variables.extend(library.map(|hami| ("LD_PRELOAD", hami.library.clone())));
+    variables
+}
+
 /// The fraction of a slice, or the number of whole GPUs.
 fn fraction(lease: &Lease, all: &[Lease]) -> String {
     if lease.fraction == Fraction::ONE {

@@ -14,6 +14,7 @@ pub use attempt::Carved;
 pub use error::{CarveError, Fault, OtherPools, Reaction};
 pub use failure::give_back;
 
+use crate::cdi;
 use crate::gpu::mig_mode::SwitchError;
 use crate::gpu::shared_session;
 use crate::job::environment::JobEnv;
@@ -283,6 +284,11 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
     }
     if let Ok(Carved::Made(leases) | Carved::Kept(leases)) = &carved {
         works_again(node, leases, log);
+        if let Err(error) = cdi::write(node, leases) {
+            // A container that asks for the job's device of CDI does not start. Cure: Follow the text; `paths.cdi` must
+            // be a folder that root alone can change.
+            log.error(format!("writing the job's file of CDI failed: {error}"));
+        }
     }
     let error = match carved {
         Ok(Carved::NotConcerned) => return Exit::Done,

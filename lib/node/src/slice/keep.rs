@@ -6,6 +6,7 @@ use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::log::JobLog;
 
+use crate::cdi;
 use crate::gpu::capability_files::Claimed;
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
@@ -87,6 +88,7 @@ fn try_to_keep(
     remains::end_holders(node, lease, Effort::Quick, log);
     teardown::record_usage(node, lease, true, log);
     reached("release.usage_written");
+    cdi::withdraw(node, lease, log);
     store.write(lock, &kept)?;
     reached("release.kept");
     Ok(())

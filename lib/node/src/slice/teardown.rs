@@ -7,6 +7,7 @@ use gpufrac_core::config::Pool;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
+use crate::cdi;
 use crate::fault::{Cause, Caused, Facts};
 use crate::gpu::capability_files::{CapsError, Claimed};
 use crate::gpu::compute_mode::{self, ModeError};
@@ -176,6 +177,10 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
 
 /// Removes the lease of a slice that is gone.
 pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownError> {
+    // Its job has none any more.
+    if lease.kept_unix.is_none() {
+        cdi::withdraw(locked.node, lease, locked.log);
+    }
     locked.node.locks()?.forget_slice(lease)?;
     locked.remove(lease)?;
     reached("release.lease_removed");

@@ -233,7 +233,7 @@ impl World {
         let control = self.control.display();
         let mechanism = self.kind.mechanism();
         let text = format!(
-            "version = 1\n[paths]\nrun = \"{0}/run\"\nstate = \"{0}/state\"\ndevices = \"{0}/dev\"\ndriver_root = \"{0}/gpus\"\nnvml = \"{0}/gpus/lib/libnvidia-ml.so.1\"\nmps_control = \"{control}\"\nnvidia_smi = \"{0}/nvidia-smi\"\n[pool.p]\nmechanism = \"{mechanism}\"\nlayout = \"{layout}\"\ngpu = \"{model}\"\npartitions = [\"gpu\"]\nnodes = \"{NODE}\"\n{more}\n",
+            "version = 1\n[paths]\nrun = \"{0}/run\"\nstate = \"{0}/state\"\ndevices = \"{0}/dev\"\ncdi = \"{0}/cdi\"\ndriver_root = \"{0}/gpus\"\nnvml = \"{0}/gpus/lib/libnvidia-ml.so.1\"\nmps_control = \"{control}\"\nnvidia_smi = \"{0}/nvidia-smi\"\n[pool.p]\nmechanism = \"{mechanism}\"\nlayout = \"{layout}\"\ngpu = \"{model}\"\npartitions = [\"gpu\"]\nnodes = \"{NODE}\"\n{more}\n",
             root.display()
         );
         fs::write(self.config(), text).unwrap();

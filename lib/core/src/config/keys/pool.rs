@@ -120,6 +120,11 @@ pub(in crate::config) const POOL: Table<PoolOptions> = Table {
         /// How `CUDA_VISIBLE_DEVICES` of jobs without `--gpufrac-visible` names the devices, see `gpufrac(7)`: by UUID,
         /// or by CUDA's numbers where these are certain, for programs that cannot read UUIDs.
         Default visible: ["uuid" => Visible::Uuid, "index" => Visible::Index] = "uuid";
+        /// The prolog of a job writes `/run/cdi/gpufrac-JOBID.json`, a file of the Container Device Interface with the
+        /// job's slices, and the epilog removes it: `podman run --device gpufrac.io/slice=$SLURM_JOB_ID`. Every user
+        /// of the node can read it: it has the number of the job, its devices and sizes, and no name. A job whose file
+        /// cannot be written starts without it, and the prolog logs that.
+        Default cdi: yes_or_no = false;
         /// HAMi-core's library, which the site installs on the node. Required there. Only root may be able to change
         /// the library and the folders above. An absolute path without blanks and colons.
         Example library: own(values::library) = "/opt/hami/libvgpu.so", for [Hami] [Shares];

@@ -8,7 +8,7 @@ use super::*;
 /// The device of leases, for a driver whose nodes are in `dev`.
 fn device(leases: &[Lease], dev: &str) -> Value {
     let all = nodes(leases).into_iter();
-    let mut spec = spec(leases, Path::new(dev), all, &env::variables(leases, None));
+    let mut spec = spec(leases, Path::new(dev), all);
     fits(&spec).unwrap();
     spec["devices"][0]["containerEdits"].take()
 }
@@ -150,12 +150,7 @@ fn a_device_mounts_what_its_variables_name() {
 fn the_form_refuses_other_keys_and_bad_names() {
     let leases = [lease(Held::Timeslice)];
     let nodes = || nodes(&leases).into_iter();
-    let good = spec(
-        &leases,
-        Path::new("/dev"),
-        nodes(),
-        &env::variables(&leases, None),
-    );
+    let good = spec(&leases, Path::new("/dev"), nodes());
     fits(&good).unwrap();
     for (pointer, wrong) in [
         ("/kind", json!("slice")),
