@@ -1,7 +1,9 @@
-//! Programs in containers of Debian's own Charliecloud: they see the slice of their job, and no other.
+//! Programs in containers of Debian's own Charliecloud and podman: they see the slice of their job, and no other.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use debian::{DebianError, Release};
 use gpufrac_lab::{Lab, LabError};
@@ -14,6 +16,7 @@ mechanism = "mig"
 layout = "halves"
 gpu = "H100-80"
 partitions = ["mig"]
+cdi = true
 nodes = "@NODES@"
 gpus = [0]
 
@@ -22,6 +25,7 @@ mechanism = "mps"
 tenancy = "shared"
 gpu = "L40S-48"
 partitions = ["mps"]
+cdi = true
 nodes = "@NODES@"
 gpus = [1]
 
@@ -29,6 +33,7 @@ gpus = [1]
 mechanism = "timeslice"
 gpu = "T4-16"
 partitions = ["timeslice"]
+cdi = true
 nodes = "@NODES@"
 gpus = [2]
 "#;
@@ -37,6 +42,7 @@ const MECHANISMS: [&str; 3] = ["mig", "mps", "timeslice"];
 /// A program in a container: its variables, the nodes in a folder that it opens (without a driver they answer that
 /// there is no device), and the answer of its control daemon.
 const LOOK: &str = r#"echo "mechanism=$GPUFRAC_MECHANISM device=$CUDA_VISIBLE_DEVICES"
+echo "limits=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/*; do
     (exec 3<"$file") 2>&1 | grep -q 'No such device' && echo "node=${file##*/}"
 done
@@ -48,11 +54,35 @@ const ROOT: &str = "mkdir image.$SLURM_JOB_ID && cd image.$SLURM_JOB_ID && \
     mkdir usr proc sys dev tmp run etc && for name in bin lib lib64 sbin; do ln -s usr/$name; done && \
     touch etc/passwd etc/group etc/hosts etc/resolv.conf && cd ..\n";
 
+/// Starts podman in a namespace where the simulated driver's nodes are in /dev and the node's files of CDI in /run, as
+/// on a real node. crun of bookworm refuses a machine that has control groups of both versions, so one is hidden.
+const PODMAN: &str = r#"set -e
+mkdir dev run
+mount -t tmpfs dev dev
+mkdir dev/pts dev/shm dev/mqueue
+for node in null zero full random urandom tty; do
+    touch "dev/$node"; mount --bind "/dev/$node" "dev/$node"
+done
+for node in $(cd "$DEV" && find nvidia* ! -type d); do
+    mkdir -p "dev/$(dirname "$node")"; touch "dev/$node"; mount --bind "$DEV/$node" "dev/$node"
+done
+mount --rbind dev /dev
+mount -t tmpfs run run
+mkdir run/cdi
+mount --bind "$CDI" run/cdi
+mount --rbind run /run
+[ ! -d /sys/fs/cgroup/unified ] || mount -t tmpfs none /sys/fs/cgroup/unified
+podman $STORE run --rm --cgroups=disabled --network=host --security-opt seccomp=unconfined \
+    --device "gpufrac.io/slice=$SLURM_JOB_ID" -v /usr:/usr:ro -v "$WORK:$WORK" \
+    --rootfs "$PWD/image.$SLURM_JOB_ID" /bin/bash "$WORK/look.sh" /dev
+"#;
+
 /// What a program saw.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mechanism: String,
     device: String,
+    limits: String,
     nodes: BTreeSet<String>,
     daemon: String,
 }
@@ -67,6 +97,7 @@ impl Seen {
         Seen {
             mechanism: get("mechanism="),
             device: get("device="),
+            limits: get("limits="),
             nodes: words()
                 .filter_map(|word| word.strip_prefix("node="))
                 .map(str::to_owned)
@@ -101,6 +132,7 @@ fn lab() -> Result<Lab, LabError> {
     }
     let lab = start_with_control(builder.pools(POOLS), &control())?;
     lab.write_work("look.sh", LOOK)?;
+    lab.write_work("podman.sh", PODMAN)?;
     Ok(lab)
 }
 
@@ -125,6 +157,7 @@ fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabEr
     assert_eq!(outside.nodes.len(), nodes, "{output}");
     let daemon = if mechanism == "mps" { "connected" } else { "No" };
     assert_eq!(outside.daemon, daemon, "{output}");
+    assert_eq!(outside.limits.len() > 1, mechanism == "mps", "{output}");
     Ok((outside, inside.to_owned()))
 }
 
@@ -149,5 +182,58 @@ fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
         let (outside, inside) = run(&lab, mechanism, &script)?;
         assert_eq!(Seen::read(&inside), outside, "{inside}");
     }
+    lab.expect_nothing_left()
+}
+
+/// A program of unpacked packages that another program starts without its environment.
+fn wrapped(lab: &Lab, folder: &Path, program: &str) -> Result<String, LabError> {
+    let binary = folder.join("usr/bin").join(program);
+    let libraries = libraries(folder);
+    let script = format!("#!/bin/sh\n{libraries} exec {} \"$@\"\n", binary.display());
+    let path = lab.write_work(program, &script)?;
+    Ok(path.display().to_string())
+}
+
+/// Promise (users): a program in a container of rootless podman sees the slice of its job and no other by the job's
+/// device of CDI, with MIG, MPS and time slices.
+#[test]
+fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
+    let packages = [
+        "podman",
+        "conmon",
+        "crun",
+        "libassuan0",
+        "libdevmapper1.02.1",
+        "libglib2.0-0",
+        "libgpgme11",
+        "libseccomp2",
+        "libsubid4",
+        "libyajl2",
+    ];
+    let folder = test_seed::needed(unpack("bookworm", &packages));
+    let lab = lab()?;
+    wrapped(&lab, &folder, "podman")?;
+    let [conmon, crun] = ["conmon", "crun"].map(|program| wrapped(&lab, &folder, program));
+    let conf = format!(
+        "[engine]\nconmon_path = [\"{}\"]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n\
+         [engine.runtimes]\ncrun = [\"{}\"]\n",
+        conmon?, crun?
+    );
+    let conf = lab.write_work("containers.conf", &conf)?;
+    let cdi = lab.folder().root().join("cdi").join(&lab.nodes()[0]);
+    let script = format!(
+        "export CONTAINERS_CONF={} CDI={} PATH=$WORK:$PATH HOME=$PWD/home.$SLURM_JOB_ID\n\
+         mkdir -m 700 $HOME $HOME/user && export XDG_RUNTIME_DIR=$HOME/user\n\
+         export STORE=\"--root $HOME/store --runroot $HOME/user/store --storage-driver=vfs\"\n\
+         mv image.$SLURM_JOB_ID $HOME && cd $HOME && podman $STORE unshare sh $WORK/podman.sh",
+        conf.display(),
+        cdi.display()
+    );
+    for mechanism in MECHANISMS {
+        let (outside, inside) = run(&lab, mechanism, &script)?;
+        assert_eq!(Seen::read(&inside), outside, "{inside}");
+    }
+    lab.wait_until_empty(Duration::from_secs(20))?;
+    assert_eq!(fs::read_dir(&cdi).expect("root may").count(), 0);
     lab.expect_nothing_left()
 }
