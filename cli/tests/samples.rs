@@ -90,3 +90,68 @@ fn the_samples_of_slurms_files_pass_the_check() {
     let hint = "hint: write instead: TaskPlugin=task/cgroup,task/affinity\n";
     assert!(err.contains(hint), "{err}");
 }
+
+/// What the hook of enroot adds to the variables and mounts of a container.
+fn enroot(variables: &[(&str, &str)]) -> [String; 2] {
+    let keep = tempfile::tempdir().unwrap();
+    let files = ["environ", "mounts"].map(|name| keep.path().join(name));
+    for file in &files {
+        fs::write(file, "").unwrap();
+    }
+    let output = Command::new("sh")
+        .arg(etc("enroot/hooks.d/50-gpufrac.sh"))
+        .env_clear()
+        .envs(variables.iter().copied())
+        .env("PATH", "/usr/bin:/bin")
+        .env("ENROOT_ENVIRON", &files[0])
+        .env("ENROOT_MOUNTS", &files[1])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stderr, b"");
+    files.map(|file| fs::read_to_string(file).unwrap())
+}
+
+/// Promise (users): with the hook in etc/ a container of enroot gets the variables of the slice, and the folders that
+/// they name.
+#[test]
+fn the_hook_of_enroot_gives_variables_and_folders() {
+    let none = enroot(&[("CUDA_VISIBLE_DEVICES", "0"), ("LD_PRELOAD", "")]);
+    assert_eq!(none, ["", ""]);
+    let (pipe, log) = ("/run/gpufrac/mps/7/pipe", "/run/gpufrac/mps/7/log");
+    let variables = [
+        ("CUDA_MPS_LOG_DIRECTORY", log),
+        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=12M"),
+        ("CUDA_MPS_PIPE_DIRECTORY", pipe),
+        ("CUDA_VISIBLE_DEVICES", "GPU-1"),
+        ("GPUFRAC_MECHANISM", "mps"),
+        ("NVIDIA_VISIBLE_DEVICES", "GPU-1"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.25"),
+    ];
+    let other = [
+        ("HOME", "/home/u"),
+        ("LD_PRELOAD", ""),
+        ("SLURM_JOB_ID", "7"),
+    ];
+    let [environ, mounts] = enroot(&[&variables[..], &other[..]].concat());
+    let mut lines: Vec<&str> = environ.lines().collect();
+    lines.sort_unstable();
+    let expected = variables.map(|(name, value)| format!("{name}={value}"));
+    assert_eq!(lines, expected);
+    let options = "none x-create=dir,rbind,rw,nosuid,nodev,noexec";
+    let expected = [pipe, log].map(|folder| format!("{folder} {folder} {options}\n"));
+    assert_eq!(mounts, expected.concat());
+    let [environ, mounts] = enroot(&[
+        (
+            "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+            "/run/gpufrac/hami/7/cache",
+        ),
+        ("GPUFRAC_MECHANISM", "hami"),
+        ("LD_PRELOAD", ""),
+    ]);
+    assert!(environ.contains("LD_PRELOAD=\n"), "{environ}");
+    assert!(
+        mounts.starts_with("/run/gpufrac/hami/7 /run/gpufrac/hami/7 none "),
+        "{mounts}"
+    );
+}
