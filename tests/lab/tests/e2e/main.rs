@@ -28,6 +28,7 @@ mod memory;
 mod mig_mps;
 mod mistakes;
 mod mixed;
+mod mpi;
 mod mps;
 mod neighbours;
 mod nodes_come_and_go;

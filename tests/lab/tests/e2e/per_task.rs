@@ -19,7 +19,7 @@ fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Lab, LabError> {
 }
 
 /// The words after `name=`, in the order of lines.
-fn words(output: &str, name: &str) -> Vec<String> {
+pub(crate) fn words(output: &str, name: &str) -> Vec<String> {
     let words = output.split_whitespace();
     words
         .filter_map(|word| word.strip_prefix(name)?.strip_prefix('='))
@@ -28,7 +28,7 @@ fn words(output: &str, name: &str) -> Vec<String> {
 }
 
 /// Checks that each word is one MIG device, and that all differ.
-fn all_different(output: &str) -> BTreeSet<String> {
+pub(crate) fn all_different(output: &str) -> BTreeSet<String> {
     let seen = words(output, "CUDA");
     let different: BTreeSet<String> = seen.iter().cloned().collect();
     assert!(

@@ -107,11 +107,11 @@ impl Seen {
     }
 }
 
-/// Unpacks packages of a release in one folder, once.
-fn unpack(release: &str, packages: &[&str]) -> Result<PathBuf, DebianError> {
+/// Unpacks packages of a release in a folder of this name.
+pub(crate) fn unpack(release: &str, name: &str, packages: &[&str]) -> Result<PathBuf, DebianError> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
     let packed = Release::open(&cache, release)?;
-    let folder = cache.join(release).join("unpacked");
+    let folder = cache.join(release).join(name);
     for name in packages {
         debian::extract(&packed.package(name)?, &folder)?;
     }
@@ -171,7 +171,7 @@ fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
         "liblzo2-2",
         "libsquashfuse0",
     ];
-    let folder = test_seed::needed(unpack("bookworm", &packages));
+    let folder = test_seed::needed(unpack("bookworm", "charliecloud", &packages));
     let lab = lab()?;
     let ch_run = format!("{}/usr/bin/ch-run", folder.display());
     let script = format!(
