@@ -21,6 +21,7 @@ mod fence;
 mod gres_texts;
 mod hidden;
 mod idle_option;
+mod interactive;
 mod job_types;
 mod killed_program;
 mod login_shell;
