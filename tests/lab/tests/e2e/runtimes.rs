@@ -203,6 +203,7 @@ fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
         "conmon",
         "crun",
         "libassuan0",
+        "libcap2",
         "libdevmapper1.02.1",
         "libglib2.0-0",
         "libgpgme11",
@@ -210,7 +211,7 @@ fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
         "libsubid4",
         "libyajl2",
     ];
-    let folder = test_seed::needed(unpack("bookworm", &packages));
+    let folder = test_seed::needed(unpack("bookworm", "podman", &packages));
     let lab = lab()?;
     wrapped(&lab, &folder, "podman")?;
     let [conmon, crun] = ["conmon", "crun"].map(|program| wrapped(&lab, &folder, program));
