@@ -32,8 +32,8 @@ gpus = [1]
 const PROGRAM: &str = "--wrap=sleep 0.5; echo computes";
 
 /// Promise (isolation): a task of a pool of MPS or HAMi-core that cannot reach the daemon's folder or the library does
-/// not start, as in a container, whether its plugin stands before gpufrac's line or behind it; the message names what to
-/// mount.
+/// not start, as in a container, whether its plugin stands before gpufrac's line or behind it; the message names what
+/// to mount.
 #[test]
 fn no_task_starts_where_a_container_hides_what_limits_it() -> Result<(), LabError> {
     let place = folder();
