@@ -1,6 +1,6 @@
 //! The slices of a job as a device of the Container Device Interface (SPEC.md of cncf/tags/container-device-interface),
 //! for runtimes that read such files. It has what is the slices' own; the driver's libraries are in NVIDIA's files.
-//! Where the pool has `cdi` the prolog writes the file of a job, and whoever ends its first lease removes it.
+//! Where the pool has `cdi` the prolog writes the file of a job, and the program that ends its first lease removes it.
 
 use std::path::Path;
 

@@ -239,7 +239,7 @@ impl Slices for NodeSlices {
     }
 
     fn end_unlimited(&self, lease: &Lease, pid: u32) -> Result<bool, SliceError> {
-        // Opened first: what is found then is true of this process, whoever has its number later.
+        // Opened first: what is found then is true of this process, also if another one has its number later.
         match ProcessHandle::open(pid.cast_signed()) {
             Ok(process) if is_unlimited(lease, pid) => process.kill().map(|()| true),
             Ok(_) => Ok(false),
