@@ -51,6 +51,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Destroy MIG instances that no lease names; root, asks first
     Clean(CleanArgs),
+    /// Print the table of gpufrac.toml for a GPU of this node whose model gpufrac does not know
+    Geometry(GeometryArgs),
     /// Measure on a GPU of this drained node what gpufrac takes for true; root
     Prove(ProveArgs),
     /// Work on one lease
@@ -130,6 +132,20 @@ pub struct ProveArgs {
     /// Few repetitions, for a simulated GPU
     #[arg(long, hide = true)]
     pub quick: bool,
+}
+
+/// Arguments of `geometry`.
+#[derive(Debug, clap::Args)]
+pub struct GeometryArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The GPU, by NVML's index
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub gpu: u32,
+    /// The name of the table [default: made of the name that NVML reports]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
 }
 
 /// Arguments of `doctor`.

@@ -169,7 +169,13 @@ fn table(geometry: &Geometry, pools: &[&Pool]) -> String {
     for row in Served::table(geometry) {
         lines.push(row.cells().into_iter().chain([names(&row)]).collect());
     }
-    let widths: Vec<usize> = (0..=HEADINGS.len())
+    comments(&lines)
+}
+
+/// Lines of cells as comments, each column as wide as its widest cell.
+pub fn comments(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns)
         .map(|at| {
             lines
                 .iter()

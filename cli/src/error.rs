@@ -8,7 +8,7 @@ use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
 use gpufrac_core::finding::Finding;
 use gpufrac_core::hostlist::{self, HostlistError};
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_host::files::FileError;
 use gpufrac_host::replace::ReplaceError;
 use gpufrac_node::job::environment;
@@ -243,6 +243,14 @@ pub enum CliError {
     /// Cure: Run the command on a node with GPUs, or give `--gpu MODEL --gpus N`.
     #[error("NVML shows no GPU on this node")]
     NoGpus,
+    /// The GPU has no MIG, or MIG mode is off and the driver does not tell the profiles.
+    /// Cure: Follow the `hint:` line.
+    #[error("NVML shows no MIG profile of GPU {gpu} ({product})")]
+    NoProfiles { gpu: GpuIndex, product: String },
+    /// The name of the table has other characters than letters, digits, `-` and `_`.
+    /// Cure: Give another `--name`.
+    #[error("`{name}` is no name of a table; use letters, digits, `-` and `_`")]
+    TableName { name: String },
     /// The model is not built in.
     /// Cure: Give `--gpu MODEL` for a known model, or `--gpu NAME --memory MIB`.
     #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
@@ -384,8 +392,15 @@ impl CliError {
             CliError::NoGpu { .. } | CliError::NoGpus => {
                 "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`"
             }
+            CliError::NoProfiles { gpu, .. } => {
+                return Some(format!(
+                    "drain the node and switch MIG mode on, `nvidia-smi -i {gpu} -mig 1`, then repeat; a GPU without MIG needs no table: \
+                     mechanism `mps`, `timeslice` or `hami`, with `memory`"
+                ));
+            }
             CliError::UnknownGpu { .. } => {
-                "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5), or `--gpu NAME --memory MIB` for any other"
+                "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5), or `--gpu NAME --memory MIB` for any other; \
+                 `gpufrac geometry` prints the table of a model with MIG"
             }
             CliError::Proposed(_) => {
                 "choose other partitions or another workload: `--partition NAME`, `--workload WORKLOAD`"

@@ -17,6 +17,7 @@ mod doctor;
 mod env;
 mod error;
 mod finding;
+mod geometry;
 mod init;
 mod lease;
 mod node_files;
@@ -90,6 +91,7 @@ fn run(args: Args) -> ExitCode {
         Command::Completions { shell } => Ok(completions(shell)),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Clean(clean) => clean::run(&clean),
+        Command::Geometry(geometry) => geometry::run(&geometry),
         Command::Prove(prove) => prove::run(&prove),
         Command::Lease(LeaseCommand::Drop(drop)) => lease::drop(&drop),
     };

@@ -133,6 +133,35 @@ fn told(document: &Document, question: &str) -> Option<Outcome> {
     Some(found.outcome.clone())
 }
 
+#[test]
+fn geometry_prints_the_table_of_a_gpu() {
+    let world = World::new("H100-80", true);
+    let geometry = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpufrac"));
+        command.args(["geometry", "--node", NODE, "--config"]);
+        command.arg(world.path("gpufrac.toml")).args(more);
+        command.output().unwrap()
+    };
+    let printed = String::from_utf8(geometry(&["--name", "NEW"]).stdout).unwrap();
+    assert!(printed.contains("write `gpu = \"H100-80\"`"), "{printed}");
+    let config = fs::read_to_string(world.path("gpufrac.toml")).unwrap();
+    let config = config.replace("gpu = \"H100-80\"", "gpu = \"NEW\"") + &printed;
+    fs::write(world.path("new.toml"), config).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_gpufrac"));
+    check
+        .args(["check", "--file-only", "--config"])
+        .arg(world.path("new.toml"));
+    let checked = check.output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+
+    let wrong = geometry(&["--name", "a b"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(said.contains("is no name of a table"), "{said}");
+    let none = geometry(&["--gpu", "7"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+}
+
 /// Promise (admins): `gpufrac prove` says of each answer of the driver that differs which one and how, puts back what
 /// it changed, also after a signal, a kill or an answer that it does not understand, and touches no instance of others;
 /// its files name no user, host or device.

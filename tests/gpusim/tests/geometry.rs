@@ -1,12 +1,12 @@
 //! Compares the simulator's tables with gpufrac's own: two independent readings of the same sources.
 
-use gpufrac_core::geometry::Geometry;
+use gpufrac_core::geometry::{Evidence, Geometry};
 use gpusim::admin::parse_gpus;
 use nvidia_ml::model::{MODELS, Model};
 
 #[test]
 fn both_read_the_sources_alike() {
-    assert!(Geometry::builtin_names().len() >= 9);
+    assert!(Geometry::builtin_names().len() >= 13);
     for name in Geometry::builtin_names() {
         let ours = Geometry::builtin(name).unwrap();
         let model = Model::find(name).unwrap_or_else(|| panic!("{name} is not simulated"));
@@ -42,7 +42,8 @@ fn both_read_the_sources_alike() {
                 "{which}"
             );
             // Rows without a capture are estimates on both sides.
-            let estimated = *name == "B200-180" && other.slices >= 3;
+            let evidence = Geometry::evidence_of_figures(name, &profile.name);
+            let estimated = evidence == Some(Evidence::Assumed);
             if !estimated {
                 assert_eq!(profile.multiprocessors, other.multiprocessors, "{which}");
             }

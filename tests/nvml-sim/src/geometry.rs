@@ -252,6 +252,62 @@ pub(crate) fn b200_180() -> Geometry {
     seven_slices(rows, BLACKWELL, 18)
 }
 
+pub(crate) fn gh200_144() -> Geometry {
+    let rows = [
+        Row("1g.18gb", 16, 17920),
+        Row("1g.18gb+me", 16, 17920),
+        Row("1g.36gb", 26, 36096),
+        Row("2g.36gb", 32, 36096),
+        // Estimates, as for B200.
+        Row("3g.72gb", 60, 72192),
+        Row("4g.72gb", 64, 72192),
+        Row("7g.144gb", 132, 144_384),
+    ];
+    seven_slices(rows, HOPPER, 16)
+}
+
+pub(crate) fn gb200_186() -> Geometry {
+    let rows = [
+        Row("1g.23gb", 18, 22528),
+        Row("1g.23gb+me", 18, 22528),
+        Row("1g.47gb", 32, 46592),
+        Row("2g.47gb", 38, 46592),
+        // Estimates, as for B200.
+        Row("3g.93gb", 72, 93184),
+        Row("4g.93gb", 76, 93184),
+        Row("7g.186gb", 152, 186_368),
+    ];
+    seven_slices(rows, BLACKWELL, 18)
+}
+
+/// All but the names are estimates.
+pub(crate) fn b300_269() -> Geometry {
+    let rows = [
+        Row("1g.34gb", 18, 33024),
+        Row("1g.34gb+me", 18, 33024),
+        Row("1g.67gb", 30, 67840),
+        Row("2g.67gb", 36, 67840),
+        Row("3g.135gb", 70, 135_680),
+        Row("4g.135gb", 72, 135_680),
+        Row("7g.269gb", 148, 271_360),
+    ];
+    seven_slices(rows, BLACKWELL, 18)
+}
+
+/// As B300.
+pub(crate) fn gb300_278() -> Geometry {
+    let rows = [
+        Row("1g.35gb", 18, 34048),
+        Row("1g.35gb+me", 18, 34048),
+        Row("1g.70gb", 30, 70080),
+        Row("2g.70gb", 36, 70080),
+        Row("3g.139gb", 70, 140_160),
+        Row("4g.139gb", 72, 140_160),
+        Row("7g.278gb", 148, 280_320),
+    ];
+    seven_slices(rows, BLACKWELL, 18)
+}
+
 /// A table of profiles: kind, id, name, slices, size, starts, max, multiprocessors, MiB of memory, engines.
 macro_rules! profiles {
     ($($kind:literal $id:literal $name:literal $slices:literal $size:literal $starts:expr, $max:literal

@@ -152,7 +152,7 @@ const L40S_48: Model = Model {
 };
 
 /// All models.
-pub static MODELS: [Model; 11] = [
+pub static MODELS: [Model; 15] = [
     A30_24,
     A100_40,
     Model {
@@ -188,6 +188,16 @@ pub static MODELS: [Model; 11] = [
         ..H100_80
     },
     Model {
+        name: "GH200-144",
+        product: "NVIDIA GH200 144G HBM3e",
+        pci_id: 0x2348_10DE,
+        memory_mib: 146_831,
+        reserved_mib: 616,
+        memory_clock_mhz: 3201,
+        geometry: Some(geometry::gh200_144),
+        ..H100_80
+    },
+    Model {
         name: "H200-141",
         product: "NVIDIA H200",
         pci_id: 0x2335_10DE,
@@ -214,6 +224,60 @@ pub static MODELS: [Model; 11] = [
         memory_clock_mhz: 3996,
         memory_bus_bits: 8192,
         geometry: Some(geometry::b200_180),
+        ..H100_80
+    },
+    Model {
+        name: "GB200-186",
+        product: "NVIDIA GB200",
+        pci_id: 0x2941_10DE,
+        pci_subsystem: 0x1999_10DE,
+        architecture: Architecture::Blackwell,
+        compute_capability: (10, 0),
+        memory_mib: 189_471,
+        reserved_mib: 732,
+        multiprocessors: 152,
+        power_limit_mw: 1_000_000,
+        idle_power_mw: 140_000,
+        clock_mhz: 1965,
+        memory_clock_mhz: 3996,
+        memory_bus_bits: 8192,
+        geometry: Some(geometry::gb200_186),
+        ..H100_80
+    },
+    Model {
+        name: "B300-269",
+        product: "NVIDIA B300 SXM6 AC",
+        pci_id: 0x3182_10DE,
+        pci_subsystem: 0x1999_10DE,
+        architecture: Architecture::Blackwell,
+        compute_capability: (10, 3),
+        memory_mib: 275_040,
+        reserved_mib: 732,
+        multiprocessors: 148,
+        power_limit_mw: 1_000_000,
+        idle_power_mw: 140_000,
+        clock_mhz: 1965,
+        memory_clock_mhz: 3996,
+        memory_bus_bits: 8192,
+        geometry: Some(geometry::b300_269),
+        ..H100_80
+    },
+    Model {
+        name: "GB300-278",
+        product: "NVIDIA GB300",
+        pci_id: 0x31C2_10DE,
+        pci_subsystem: 0x1999_10DE,
+        architecture: Architecture::Blackwell,
+        compute_capability: (10, 3),
+        memory_mib: 284_208,
+        reserved_mib: 732,
+        multiprocessors: 148,
+        power_limit_mw: 1_000_000,
+        idle_power_mw: 140_000,
+        clock_mhz: 1965,
+        memory_clock_mhz: 3996,
+        memory_bus_bits: 8192,
+        geometry: Some(geometry::gb300_278),
         ..H100_80
     },
     Model {

@@ -1,9 +1,9 @@
 //! The models that gpufrac knows by name.
 //!
 //! Ids, names, counts and SMs as `nvidia-smi mig -lgip` printed them on real boards, positions
-//! as `-lgipp` did (A100, A30, H100, RTX PRO 6000). For H200 and B200 no `-lgipp` capture is
-//! public; their profile ids are those of H100 and so are the positions here. `evidence` says of
-//! each row what it rests on. A node compares all of it with its GPU before it carves anything.
+//! as `-lgipp` did (A100, A30, H100, RTX PRO 6000). From GH200 with 144 GB to GB300 no `-lgipp`
+//! capture is public; profile ids are those of H100 and so are the positions here. `evidence` says
+//! of each row what it rests on. A node compares all of it with its GPU before it carves anything.
 
 use super::{Geometry, Placement, Profile};
 use crate::fraction::MemoryMib;
@@ -16,8 +16,12 @@ const NAMES: &[&str] = &[
     "H100-80",
     "H100-94",
     "H100-96",
+    "GH200-144",
     "H200-141",
     "B200-180",
+    "GB200-186",
+    "B300-269",
+    "GB300-278",
     "RTX-PRO-6000-96",
 ];
 
@@ -44,9 +48,8 @@ type PrintedProfile = (&'static str, u64, u32);
 impl Geometry {
     /// The table of a model that gpufrac knows by name; see [`Geometry::builtin_names`].
     ///
-    /// Memory is what `nvidia-smi mig -lgip` printed on real boards, the lowest of several known figures. For
-    /// `B200-180` only 1g and 2g were captured; the memory of 3g, 4g and 7g is the corresponding multiple of 2g, with
-    /// 18 multiprocessors a slice: not captured figures.
+    /// Memory is what `nvidia-smi mig -lgip` printed on real boards, the lowest of several known figures. Rows that
+    /// were not captured are estimates: [`Geometry::evidence_of_figures`] says which.
     pub fn builtin(name: &str) -> Option<Geometry> {
         geometry(name)
     }
@@ -115,6 +118,15 @@ fn geometry(name: &str) -> Option<Geometry> {
             ("4g.48gb", 4650, 64),
             ("7g.96gb", 9300, 132),
         ]),
+        // 3g, 4g and 7g: no capture is public. Multiples of the memory of 2g, and the multiprocessors of H100.
+        "GH200-144" => seven([
+            ("1g.18gb", 1750, 16),
+            ("1g.36gb", 3525, 26),
+            ("2g.36gb", 3525, 32),
+            ("3g.72gb", 7050, 60),
+            ("4g.72gb", 7050, 64),
+            ("7g.144gb", 14100, 132),
+        ]),
         "H200-141" => seven([
             ("1g.18gb", 1600, 16),
             ("1g.35gb", 3225, 26),
@@ -132,6 +144,33 @@ fn geometry(name: &str) -> Option<Geometry> {
             ("3g.90gb", 8850, 54),
             ("4g.90gb", 8850, 72),
             ("7g.180gb", 17700, 126),
+        ]),
+        // 3g, 4g and 7g as for B200, with 19 multiprocessors a slice.
+        "GB200-186" => seven([
+            ("1g.23gb", 2200, 18),
+            ("1g.47gb", 4550, 32),
+            ("2g.47gb", 4550, 38),
+            ("3g.93gb", 9100, 57),
+            ("4g.93gb", 9100, 76),
+            ("7g.186gb", 18200, 133),
+        ]),
+        // The names alone are known (NVIDIA/mig-parted). Of the memory in the name of 7g a 2g has 98 % of a quarter and
+        // a 1g 95 % of an eighth, about as B200; multiprocessors are those of B200.
+        "B300-269" => seven([
+            ("1g.34gb", 3194, 18),
+            ("1g.67gb", 6591, 30),
+            ("2g.67gb", 6591, 36),
+            ("3g.135gb", 13188, 54),
+            ("4g.135gb", 13188, 72),
+            ("7g.269gb", 26375, 126),
+        ]),
+        "GB300-278" => seven([
+            ("1g.35gb", 3301, 18),
+            ("1g.70gb", 6811, 30),
+            ("2g.70gb", 6811, 36),
+            ("3g.139gb", 13622, 54),
+            ("4g.139gb", 13622, 72),
+            ("7g.278gb", 27244, 126),
         ]),
         "RTX-PRO-6000-96" => rtx_pro_6000(),
         _ => return None,
@@ -180,7 +219,7 @@ fn geometry_of(memory_slices: u8, compute_slices: u8, profiles: Vec<Profile>) ->
     }
 }
 
-/// A100 to B200: rows are 1g, 1g with double memory, 2g, 3g, 4g, 7g.
+/// A100 to GB300: rows are 1g, 1g with double memory, 2g, 3g, 4g, 7g.
 fn seven([one, double, two, three, four, full]: [PrintedProfile; 6]) -> Geometry {
     let each = [0, 1, 2, 3, 4, 5, 6];
     geometry_of(

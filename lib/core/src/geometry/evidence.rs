@@ -41,7 +41,7 @@ struct Rows {
     positions: Evidence,
 }
 
-const ROWS: [Rows; 9] = {
+const ROWS: [Rows; 13] = {
     use Evidence::{Assumed, Manual, NvidiaSmi};
     [
         Rows {
@@ -114,6 +114,19 @@ const ROWS: [Rows; 9] = {
             ],
             positions: Assumed,
         },
+        // Of 3g, 4g and 7g the names alone are known: multiples of the memory of 2g.
+        Rows {
+            model: "GH200-144",
+            figures: &[
+                ("1g.18gb", NvidiaSmi),
+                ("1g.36gb", NvidiaSmi),
+                ("2g.36gb", NvidiaSmi),
+                ("3g.72gb", Assumed),
+                ("4g.72gb", Assumed),
+                ("7g.144gb", Assumed),
+            ],
+            positions: Assumed,
+        },
         // No -lgipp was found: its profile ids are those of H100-80, and so are the positions.
         Rows {
             model: "H200-141",
@@ -138,6 +151,43 @@ const ROWS: [Rows; 9] = {
                 ("3g.90gb", Assumed),
                 ("4g.90gb", Assumed),
                 ("7g.180gb", Assumed),
+            ],
+            positions: Assumed,
+        },
+        Rows {
+            model: "GB200-186",
+            figures: &[
+                ("1g.23gb", NvidiaSmi),
+                ("1g.47gb", NvidiaSmi),
+                ("2g.47gb", NvidiaSmi),
+                ("3g.93gb", Assumed),
+                ("4g.93gb", Assumed),
+                ("7g.186gb", Assumed),
+            ],
+            positions: Assumed,
+        },
+        // Names and counts alone are known, from the configurations of NVIDIA/mig-parted.
+        Rows {
+            model: "B300-269",
+            figures: &[
+                ("1g.34gb", Assumed),
+                ("1g.67gb", Assumed),
+                ("2g.67gb", Assumed),
+                ("3g.135gb", Assumed),
+                ("4g.135gb", Assumed),
+                ("7g.269gb", Assumed),
+            ],
+            positions: Assumed,
+        },
+        Rows {
+            model: "GB300-278",
+            figures: &[
+                ("1g.35gb", Assumed),
+                ("1g.70gb", Assumed),
+                ("2g.70gb", Assumed),
+                ("3g.139gb", Assumed),
+                ("4g.139gb", Assumed),
+                ("7g.278gb", Assumed),
             ],
             positions: Assumed,
         },
@@ -217,30 +267,60 @@ mod tests {
         }
     }
 
-    /// Twice and four times 2g, 18 multiprocessors a slice: what the comment says of the rows that are assumed.
+    /// Twice and four times the memory of 2g, so many multiprocessors a slice; the memory of B300 and GB300 by their
+    /// names: what the comments say of the rows that are assumed.
     #[test]
     fn the_assumed_rows_are_what_their_comment_says() {
-        let b200 = Geometry::builtin("B200-180").unwrap();
-        let row = |name: &str| {
-            let profile = b200
-                .profiles
-                .iter()
-                .find(|profile| profile.name == name)
-                .unwrap();
-            (profile.memory.0, profile.multiprocessors)
-        };
-        let (memory, _) = row("2g.45gb");
-        for (name, times, slices) in [("3g.90gb", 2, 3), ("4g.90gb", 2, 4), ("7g.180gb", 4, 7)] {
-            assert_eq!(
-                Geometry::evidence_of_figures("B200-180", name),
-                Some(Evidence::Assumed)
-            );
-            let (found, multiprocessors) = row(name);
-            assert!(found.abs_diff(memory * times) <= 64, "{name}: {found}");
-            assert_eq!(multiprocessors, 18 * slices, "{name}");
+        for (model, by_slice, gb) in [
+            ("GH200-144", [60, 64, 132], None),
+            ("B200-180", [54, 72, 126], None),
+            ("GB200-186", [57, 76, 133], None),
+            ("B300-269", [54, 72, 126], Some(269)),
+            ("GB300-278", [54, 72, 126], Some(278)),
+        ] {
+            let geometry = Geometry::builtin(model).unwrap();
+            let row = |slices: u8| {
+                let mut plain = geometry.profiles.iter().filter(|p| p.is_plain());
+                let found = plain.rfind(|profile| profile.compute_slices == slices);
+                found.unwrap()
+            };
+            let two = row(2).memory.0;
+            for ((slices, times), multiprocessors) in
+                [(3, 2), (4, 2), (7, 4)].into_iter().zip(by_slice)
+            {
+                let found = row(slices);
+                let evidence = Geometry::evidence_of_figures(model, &found.name);
+                assert_eq!(evidence, Some(Evidence::Assumed), "{model} {}", found.name);
+                assert!(
+                    found.memory.0.abs_diff(two * times) <= 64,
+                    "{model} {}",
+                    found.name
+                );
+                assert_eq!(found.multiprocessors, multiprocessors, "{model}");
+            }
+            if let Some(gb) = gb {
+                let one = geometry.profile(19).unwrap().memory.0;
+                assert!(
+                    one.abs_diff(gb * 1024 / 8 * 95 / 100) <= 64,
+                    "{model}: {one}"
+                );
+                assert!(
+                    two.abs_diff(gb * 1024 / 4 * 98 / 100) <= 64,
+                    "{model}: {two}"
+                );
+            }
         }
         let h100 = Geometry::builtin("H100-80").unwrap();
-        for model in ["H100-94", "H100-96", "H200-141", "B200-180"] {
+        for model in [
+            "H100-94",
+            "H100-96",
+            "GH200-144",
+            "H200-141",
+            "B200-180",
+            "GB200-186",
+            "B300-269",
+            "GB300-278",
+        ] {
             assert_eq!(
                 Geometry::evidence_of_positions(model),
                 Some(Evidence::Assumed)

@@ -7,7 +7,7 @@ use crate::fraction::MemoryMib;
 /// of NVIDIA/mig-parted, which names them by PCI id and gives them the profiles of that model with the same memory.
 /// Unknown are their counts of multiprocessors, which nothing compares: no output of `nvidia-smi mig -lgip` is public.
 const OTHER_NAMES: [(&str, &str); 4] = [
-    // The GPU of a Grace Hopper board.
+    // The GPU of a Grace Hopper board with 96 GB.
     ("GH200", "H100"),
     ("A800", "A100"),
     ("H800", "H100"),
@@ -26,12 +26,11 @@ impl Geometry {
         let words: Vec<String> = product
             .split(|c: char| !c.is_ascii_alphanumeric())
             .map(str::to_ascii_uppercase)
-            .map(|word| {
-                let mut others = OTHER_NAMES.iter();
-                let other = others.find(|(name, _)| *name == word);
-                other.map_or(word, |(_, model)| (*model).to_owned())
-            })
             .collect();
+        let is_said = |wanted: &str| {
+            let other = |word: &String| OTHER_NAMES.contains(&(word.as_str(), wanted));
+            words.iter().any(|word| word == wanted || other(word))
+        };
         let names = Geometry::builtin_names().iter().copied();
         let fitting = names
             .chain(Geometry::names_without_mig())
@@ -39,7 +38,7 @@ impl Geometry {
                 let (words_of_model, gib) = name.rsplit_once('-')?;
                 let nominal = gib.parse::<u64>().ok()? * 1024;
                 let mut wanted = words_of_model.split('-');
-                let all = wanted.all(|word| words.iter().any(|known| known == word));
+                let all = wanted.all(is_said);
                 let off = nominal.abs_diff(memory.0);
                 // ECC takes a sixteenth of the memory.
                 (all && off * 10 <= nominal).then_some((off, name))
@@ -68,7 +67,12 @@ mod tests {
             ("NVIDIA H800", 81_559, Some("H100-80")),
             ("NVIDIA H20", 97_871, Some("H100-96")),
             ("NVIDIA H20-3e", 143_771, None),
+            ("NVIDIA GH200 144G HBM3e", 146_831, Some("GH200-144")),
             ("NVIDIA H200", 143_771, Some("H200-141")),
+            ("NVIDIA H200 NVL", 143_771, Some("H200-141")),
+            ("NVIDIA GB200", 189_471, Some("GB200-186")),
+            ("NVIDIA B300 SXM6 AC", 275_040, Some("B300-269")),
+            ("NVIDIA GB300", 284_208, Some("GB300-278")),
             ("NVIDIA B200", 183_359, Some("B200-180")),
             (
                 "NVIDIA RTX PRO 6000 Blackwell Server Edition",

@@ -39,8 +39,18 @@ fn shown(geometry: &Geometry, preference: &[Candidate]) -> Vec<String> {
         .collect()
 }
 
-const SEVEN: [&str; 7] = [
-    "A100-40", "A100-80", "H100-80", "H100-94", "H100-96", "H200-141", "B200-180",
+const SEVEN: [&str; 11] = [
+    "A100-40",
+    "A100-80",
+    "H100-80",
+    "H100-94",
+    "H100-96",
+    "GH200-144",
+    "H200-141",
+    "B200-180",
+    "GB200-186",
+    "B300-269",
+    "GB300-278",
 ];
 
 #[test]

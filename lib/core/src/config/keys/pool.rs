@@ -45,9 +45,10 @@ pub(in crate::config) const POOL: Table<PoolOptions> = Table {
         /// Slurm's Types of the devices: `half`, `mpshalf` (`mig+mps`), `uniform`, `slices`, `whole`, `mps`,
         /// `timeslice` and `hami`.
         Example layout = "halves" | "uniform" | "slices" | "whole" | "shares";
-        /// The model. With MIG: A30-24, A100-40, A100-80, H100-80, H100-94, H100-96, H200-141, B200-180,
-        /// RTX-PRO-6000-96, or the NAME of a `[geometry.NAME]` table. A800 is A100 and H800 is H100 with the same
-        /// memory, GH200 and H20 with 96 GB are H100-96; H20-3e needs a table. For `mps`, `timeslice` and `hami` also
+        /// The model. With MIG: A30-24, A100-40, A100-80, H100-80, H100-94, H100-96, GH200-144, H200-141, B200-180,
+        /// GB200-186, B300-269, GB300-278, RTX-PRO-6000-96, or the NAME of a `[geometry.NAME]` table, which `gpufrac
+        /// geometry` prints for any other. A800 is A100 and H800 is H100 with the same memory, GH200 and H20 with 96 GB
+        /// are H100-96. For `mps`, `timeslice` and `hami` also
         /// A10-24, A40-48, L4-24, L40-48, L40S-48, RTX-6000-ADA-48, T4-16, V100-16, V100-32, or any other name together
         /// with `memory`. A node compares its GPUs with the model and makes no slice if they differ: by other MIG
         /// profiles, or, without MIG, by more than a tenth of the memory.
