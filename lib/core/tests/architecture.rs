@@ -280,3 +280,17 @@ fn each_function_that_slurm_calls_catches_panics() {
     assert!(for_c("check: extern \"C\" fn(value: u8),").is_empty());
     assert!(for_c("extern \"C\" {").is_empty());
 }
+
+/// Promise (admins): the oldest Rust that Cargo.toml names builds the code, in the checks of the public forge.
+#[test]
+fn the_forge_builds_with_the_oldest_rust() {
+    let manifest: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();
+    let oldest = manifest["workspace"]["package"]["rust-version"]
+        .as_str()
+        .unwrap();
+    let jobs = read(&root().join(".github/workflows/ci.yml"));
+    assert!(
+        jobs.contains(&format!("image: \"rust:{oldest}-bookworm\"")),
+        "{oldest}: {jobs}"
+    );
+}
