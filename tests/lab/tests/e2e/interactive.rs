@@ -2,7 +2,6 @@
 
 use gpufrac_lab::{Lab, LabError};
 
-use crate::per_task::words;
 use crate::{HOLD, go};
 
 const SEE: &str = "tty; echo CUDA=$CUDA_VISIBLE_DEVICES F=$GPUFRAC_FRACTION";
@@ -20,14 +19,15 @@ fn a_shell_on_a_terminal_has_the_slice() -> Result<(), LabError> {
         lab.command("script").user(user).args(script).stdout()
     };
     let direct = shell("--gres=gpufrac:0.25")?;
-    assert!(direct.contains("/dev/pts/"), "{direct}");
-    assert_eq!(words(&direct, "F"), ["0.25"], "{direct}");
-    assert!(words(&direct, "CUDA")[0].starts_with("MIG-"), "{direct}");
+    // Without input the terminal may show `^D` before any word.
+    for part in ["/dev/pts/", "CUDA=MIG-", " F=0.25"] {
+        assert!(direct.contains(part), "{direct}");
+    }
 
     let job = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap", HOLD])?;
     lab.wait_for_state(job, &["RUNNING"])?;
     let inside = shell(&format!("--jobid={job} --overlap"))?;
-    assert_eq!(words(&inside, "F"), ["0.5"], "{inside}");
+    assert!(inside.contains(" F=0.5"), "{inside}");
     go(&lab)?;
     lab.wait_for_end(job)?;
     lab.expect_nothing_left()
