@@ -1,7 +1,7 @@
 //! Takes samples of slices from the driver, dcgm-exporter and control groups.
 
 pub mod cpu;
-mod observation;
+pub(crate) mod observation;
 mod owners;
 pub mod sample;
 pub mod telemetry;

@@ -4,6 +4,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
@@ -41,6 +45,32 @@ pub fn of(pid: u32, path: &Path) -> Sight {
     }
 }
 
+/// As [`of`], for a program that must not wait for a file system of the process's user, such as a FUSE that does not
+/// answer. While one look hangs, all others are unknown: at most one thread waits.
+#[must_use]
+pub fn of_in_time(pid: u32, path: &Path, limit: Duration) -> Sight {
+    static LOOKS: AtomicBool = AtomicBool::new(false);
+    let late = || Sight::Unknown(io::ErrorKind::TimedOut.into());
+    if LOOKS.swap(true, Ordering::AcqRel) {
+        return late();
+    }
+    let (sender, receiver) = channel();
+    let path = path.to_owned();
+    let started = thread::Builder::new().spawn(move || {
+        let seen = of(pid, &path);
+        LOOKS.store(false, Ordering::Release);
+        // Nobody waits any more after the limit.
+        let _ = sender.send(seen);
+    });
+    match started {
+        Ok(_) => receiver.recv_timeout(limit).unwrap_or_else(|_| late()),
+        Err(error) => {
+            LOOKS.store(false, Ordering::Release);
+            Sight::Unknown(error)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +84,11 @@ mod tests {
             of(std::process::id(), &missing),
             Sight::Unknown(_)
         ));
+        let limit = Duration::from_secs(60);
+        for _ in 0..3 {
+            let seen = of_in_time(std::process::id(), folder.path(), limit);
+            assert!(matches!(seen, Sight::Same), "{seen:?}");
+        }
         // The kernel gives no process the number 0.
         assert!(matches!(of(0, folder.path()), Sight::Unknown(_)));
     }

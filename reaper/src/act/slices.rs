@@ -28,6 +28,7 @@ use gpufrac_nvml::{MigMode, NvmlError};
 use nix::errno::Errno;
 
 use crate::key::Key;
+use crate::measure::observation::LONGEST_SIGHT;
 
 /// Without waiting: if a prolog or epilog holds the lock, the next round is early enough.
 const LONGEST_LOCK_WAIT: Duration = Duration::ZERO;
@@ -174,7 +175,12 @@ fn gpus_of_pools(node: &Node, count: u32) -> BTreeSet<GpuIndex> {
 fn is_unlimited(lease: &Lease, pid: u32) -> bool {
     let number = pid.cast_signed();
     let is_of_job = process::job_group(number).is_some_and(|group| lease.is_group(&group));
-    let is_hidden = |path: String| matches!(sight::of(pid, Path::new(&path)), Sight::Hidden);
+    let is_hidden = |path: String| {
+        matches!(
+            sight::of_in_time(pid, Path::new(&path), LONGEST_SIGHT),
+            Sight::Hidden
+        )
+    };
     is_of_job
         && process::owner(number) == Some(lease.user_id)
         && lease.slice.limiter().is_some_and(is_hidden)

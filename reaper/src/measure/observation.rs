@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib};
 use gpufrac_core::ids::UserId;
@@ -21,6 +22,9 @@ use gpufrac_node::gpu::dcgm::InstanceId;
 
 /// Memory of a context besides its program's allocations: NVML counts it, MPS limits do not.
 const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);
+/// A process of a user may have a root that does not answer.
+pub(crate) const LONGEST_SIGHT: Duration = Duration::from_millis(200);
+
 /// A lease with all data that were collected for it.
 pub(super) struct Observation<'a> {
     pub(super) lease: &'a Lease,
@@ -273,7 +277,10 @@ impl Observation<'_> {
         let limiter = self.lease.slice.limiter()?;
         let is_hidden = |process: &&Process| {
             !process.mps_client
-                && matches!(sight::of(process.pid, Path::new(&limiter)), Sight::Hidden)
+                && matches!(
+                    sight::of_in_time(process.pid, Path::new(&limiter), LONGEST_SIGHT),
+                    Sight::Hidden
+                )
         };
         let pids: Vec<u32> = own
             .iter()
