@@ -17,8 +17,8 @@ use crate::round::Round;
 #[derive(Default)]
 pub(super) struct Unlimited {
     processes: BTreeSet<(JobId, u32)>,
-    /// Jobs whose users know.
-    told: BTreeSet<JobId>,
+    /// Of each job: whether a process was killed, if that was told.
+    told: BTreeSet<(JobId, bool)>,
 }
 
 impl Decisions {
@@ -27,7 +27,7 @@ impl Decisions {
         let before = std::mem::take(&mut self.unlimited.processes);
         self.unlimited
             .told
-            .retain(|job| self.watched.contains_key(job));
+            .retain(|(job, _)| self.watched.contains_key(job));
         for (job, watched) in &mut self.watched {
             let mode = watched.policy(round.settings()).mode;
             if mode == Mode::Off || watched.watch.sampled != at {
@@ -52,7 +52,6 @@ impl Decisions {
             if again.is_empty() {
                 continue;
             }
-            let is_first = self.unlimited.told.insert(*job);
             let ended = if mode == Mode::On {
                 let ends = |pid| round.outside.slices.end_unlimited(&lease, pid);
                 let ended: Result<Vec<bool>, _> = again.into_iter().map(ends).collect();
@@ -61,6 +60,7 @@ impl Decisions {
             } else {
                 false
             };
+            let is_first = self.unlimited.told.insert((*job, ended));
             let name = lease.name();
             if ended {
                 // A program in a container did not reach its MPS daemon or HAMi-core, and was killed. Cure: Mount what
