@@ -190,7 +190,8 @@ fn processes_outside_of_mps() -> Result<(), LabError> {
 /// its user is told what to mount, and the job goes on.
 #[test]
 fn a_program_in_a_container_without_its_daemon_is_killed() -> Result<(), LabError> {
-    let builder = lab(&[], "").gpu_list(&["H100-80:mig"]);
+    // The job itself would be cancelled if the program were found for as long as `over_share` says.
+    let builder = lab(&[("over_share", "\"off\"")], "").gpu_list(&["H100-80:mig"]);
     let lab = builder.mps_standin().pools(MIG_MPS).start()?;
     let (users, node) = (lab.users(), &lab.nodes()[0]);
     let run = |user: usize, script: &str| submit(&lab, &users[user], &[QUARTER], script);
