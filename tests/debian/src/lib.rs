@@ -288,6 +288,22 @@ pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
     Ok(())
 }
 
+/// The path of `nvidia-smi` of a release, and the driver version that it requires. It is downloaded once.
+///
+/// # Errors
+/// The release could not be queried, or the package could not be unpacked.
+pub fn nvidia_smi(cache: &Path, release: &str) -> Result<(PathBuf, String), DebianError> {
+    let package = Release::open(cache, release)?.package("nvidia-smi")?;
+    let folder = cache.join(release).join("nvidia-smi");
+    let program = folder.join("usr/lib/nvidia/current/nvidia-smi");
+    if !program.exists() {
+        extract(&package, &folder)?;
+    }
+    let file = package.file_name().and_then(OsStr::to_str);
+    let version = file.unwrap_or_default().split(['_', '-']).nth(2);
+    Ok((program, version.unwrap_or_default().to_owned()))
+}
+
 /// The releases that are searched for `nvidia-cuda-mps`. Only experimental has a version with `-multiuser-server`.
 const MPS_RELEASES: [&str; 4] = ["bookworm", "trixie", "sid", "experimental"];
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{SimNode, told};
-use debian::{DebianError, Release};
+use debian::Release;
 
 fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
@@ -28,25 +28,8 @@ fn nvidia_ml_py() {
     assert!(output.status.success(), "{}", told(&output));
 }
 
-/// `nvidia-smi` of a Debian release, and the driver version that it requires.
-fn nvidia_smi(release: &str) -> Result<(PathBuf, String), DebianError> {
-    let packages = Release::open(&cache(), release)?;
-    let package = packages.package("nvidia-smi")?;
-    let folder = cache().join(release).join("nvidia-smi");
-    let program = folder.join("usr/lib/nvidia/current/nvidia-smi");
-    if !program.exists() {
-        debian::extract(&package, &folder)?;
-    }
-    let file = package
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
-    let version = file.split(['_', '-']).nth(2).unwrap_or_default();
-    Ok((program, version.to_owned()))
-}
-
 fn nvidia_smi_manages(release: &str) {
-    let (program, version) = test_seed::needed(nvidia_smi(release));
+    let (program, version) = test_seed::needed(debian::nvidia_smi(&cache(), release));
     println!("nvidia-smi {version}");
     // `mig -lci` uses the index of a compute instance's `device` as that of its GPU.
     let more = ["--mig", "--driver", &version, "--mig-device-by", "name"];

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use debian::{DebianError, Release};
-use gpufrac_lab::{Lab, LabError};
+use gpufrac_lab::{Lab, LabBuilder, LabError};
+use serde_json::json;
 
 use crate::shared_devices::{control, start_with_control};
 
@@ -69,12 +70,21 @@ done
 mount --rbind dev /dev
 mount -t tmpfs run run
 mkdir run/cdi
-mount --bind "$CDI" run/cdi
+cp "$CDI"/* "$WORK"/driver.json run/cdi
 mount --rbind run /run
 [ ! -d /sys/fs/cgroup/unified ] || mount -t tmpfs none /sys/fs/cgroup/unified
 podman $STORE run --rm --cgroups=disabled --network=host --security-opt seccomp=unconfined \
-    --device "gpufrac.io/slice=$SLURM_JOB_ID" -v /usr:/usr:ro -v "$WORK:$WORK" \
-    --rootfs "$PWD/image.$SLURM_JOB_ID" /bin/bash "$WORK/look.sh" /dev
+    --device "gpufrac.io/slice=$SLURM_JOB_ID" --device test.io/driver=all -v /usr:/usr:ro -v "$WORK:$WORK" \
+    --rootfs "$PWD/image.$SLURM_JOB_ID" /bin/bash "$WORK/$PROGRAM" /dev
+"#;
+
+/// The GPUs in a container that `nvidia-smi` lists, and programs that take a part of the slice's memory and more than
+/// all of it.
+const USE: &str = r#""${0%/*}/nvidia-smi" -L
+for memory in 8G 20G; do
+    "${0%/*}/gpusim" --root "$GPUS" run --memory $memory --seconds 0 && echo "took=$memory"
+done
+true
 "#;
 
 /// What a program saw.
@@ -107,14 +117,19 @@ impl Seen {
     }
 }
 
-/// Unpacks packages of a release in a folder of this name.
+/// Unpacks packages of a release in a folder of this name, once: another test may run what is there.
 pub(crate) fn unpack(release: &str, name: &str, packages: &[&str]) -> Result<PathBuf, DebianError> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
     let packed = Release::open(&cache, release)?;
     let folder = cache.join(release).join(name);
-    for name in packages {
-        debian::extract(&packed.package(name)?, &folder)?;
+    if folder.exists() {
+        return Ok(folder);
     }
+    let partial = folder.with_extension("partial");
+    for name in packages {
+        debian::extract(&packed.package(name)?, &partial)?;
+    }
+    fs::rename(&partial, &folder).expect("a new folder");
     Ok(folder)
 }
 
@@ -125,24 +140,20 @@ fn libraries(folder: &Path) -> String {
     format!("LD_LIBRARY_PATH={usr}:{folder}/lib/x86_64-linux-gnu")
 }
 
-fn lab() -> Result<Lab, LabError> {
-    let mut builder = Lab::builder().gpu_list(&["H100-80:mig", "L40S-48", "T4-16"]);
-    for mechanism in MECHANISMS {
-        builder = builder.partition(mechanism, "");
-    }
-    let lab = start_with_control(builder.pools(POOLS), &control())?;
-    lab.write_work("look.sh", LOOK)?;
-    lab.write_work("podman.sh", PODMAN)?;
-    Ok(lab)
+fn builder() -> LabBuilder {
+    let builder = Lab::builder().gpu_list(&["H100-80:mig", "L40S-48", "T4-16"]);
+    let builder = builder.pools(POOLS);
+    let with_partition = |builder: LabBuilder, mechanism| builder.partition(mechanism, "");
+    MECHANISMS.into_iter().fold(builder, with_partition)
 }
 
-/// The output of a job in the pool of a mechanism, and what its batch script saw without a container.
-fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabError> {
+/// The output of a job in the pool of a mechanism.
+fn output(lab: &Lab, mechanism: &str, script: &str) -> Result<String, LabError> {
     let dev = lab.folder().gpus(&lab.nodes()[0]).join("dev");
-    let work = lab.folder().work();
-    let (dev, work) = (dev.display(), work.display());
-    let script = format!("{ROOT}bash {work}/look.sh {dev}; echo BORDER\n{script}");
-    let script = format!("#!/bin/bash\nexport USER=$(id -un) WORK={work} DEV={dev}\n{script}");
+    let (dev, work) = (dev.display(), lab.folder().work());
+    let work = work.display();
+    let script =
+        format!("#!/bin/bash\nexport USER=$(id -un) WORK={work} DEV={dev}\n{ROOT}{script}");
     let script = lab.write_work(&format!("{mechanism}.sh"), &script)?;
     let script = script.display().to_string();
     let user = &lab.users()[0];
@@ -150,6 +161,14 @@ fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabEr
     let ended = lab.wait_for_end(job)?;
     let output = lab.output(job)?;
     assert_eq!(ended.state(), "COMPLETED", "{output}");
+    Ok(output)
+}
+
+/// What a batch script saw without a container, and what a script printed after that.
+fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabError> {
+    lab.write_work("look.sh", LOOK)?;
+    let look = "bash $WORK/look.sh $DEV; echo BORDER";
+    let output = output(lab, mechanism, &format!("{look}\n{script}"))?;
     let (outside, inside) = output.split_once("BORDER").expect("the script");
     let outside = Seen::read(outside);
     assert_eq!(outside.mechanism, mechanism, "{output}");
@@ -172,7 +191,7 @@ fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
         "libsquashfuse0",
     ];
     let folder = test_seed::needed(unpack("bookworm", "charliecloud", &packages));
-    let lab = lab()?;
+    let lab = start_with_control(builder(), &control())?;
     let ch_run = format!("{}/usr/bin/ch-run", folder.display());
     let script = format!(
         "{} {ch_run} -b /usr:/usr $WORK/image.$SLURM_JOB_ID -- /bin/bash $WORK/look.sh $DEV",
@@ -194,10 +213,8 @@ fn wrapped(lab: &Lab, folder: &Path, program: &str) -> Result<String, LabError> 
     Ok(path.display().to_string())
 }
 
-/// Promise (users): a program in a container of rootless podman sees the slice of its job and no other by the job's
-/// device of CDI, with MIG, MPS and time slices.
-#[test]
-fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
+/// Lines of a job's script that start podman, and podman the program `$PROGRAM` of the folder of work.
+fn podman(lab: &Lab) -> Result<String, LabError> {
     let packages = [
         "podman",
         "conmon",
@@ -212,29 +229,92 @@ fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
         "libyajl2",
     ];
     let folder = test_seed::needed(unpack("bookworm", "podman", &packages));
-    let lab = lab()?;
-    wrapped(&lab, &folder, "podman")?;
-    let [conmon, crun] = ["conmon", "crun"].map(|program| wrapped(&lab, &folder, program));
+    wrapped(lab, &folder, "podman")?;
+    let [conmon, crun] = ["conmon", "crun"].map(|program| wrapped(lab, &folder, program));
     let conf = format!(
         "[engine]\nconmon_path = [\"{}\"]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n\
          [engine.runtimes]\ncrun = [\"{}\"]\n",
         conmon?, crun?
     );
     let conf = lab.write_work("containers.conf", &conf)?;
-    let cdi = lab.folder().root().join("cdi").join(&lab.nodes()[0]);
-    let script = format!(
+    lab.write_work("podman.sh", PODMAN)?;
+    let gpus = lab.folder().gpus(&lab.nodes()[0]);
+    // What the files of nvidia-ctk are on a node with GPUs: the driver's libraries.
+    let mount = json!({"hostPath": gpus, "containerPath": gpus, "options": ["rbind", "rw"]});
+    let libraries = format!("LD_LIBRARY_PATH={}", gpus.join("lib").display());
+    let edits = json!({"mounts": [mount], "env": [libraries, format!("GPUS={}", gpus.display())]});
+    let device = json!({"name": "all", "containerEdits": edits});
+    let driver = json!({"cdiVersion": "0.5.0", "kind": "test.io/driver", "devices": [device]});
+    lab.write_work("driver.json", &driver.to_string())?;
+    Ok(format!(
         "export CONTAINERS_CONF={} CDI={} PATH=$WORK:$PATH HOME=$PWD/home.$SLURM_JOB_ID\n\
          mkdir -m 700 $HOME $HOME/user && export XDG_RUNTIME_DIR=$HOME/user\n\
          export STORE=\"--root $HOME/store --runroot $HOME/user/store --storage-driver=vfs\"\n\
          mv image.$SLURM_JOB_ID $HOME && cd $HOME && podman $STORE unshare sh $WORK/podman.sh",
         conf.display(),
-        cdi.display()
-    );
+        folder_of_cdi(lab).display()
+    ))
+}
+
+/// Where the prolog writes files of CDI.
+fn folder_of_cdi(lab: &Lab) -> PathBuf {
+    lab.folder().root().join("cdi").join(&lab.nodes()[0])
+}
+
+/// Promise (users): a program in a container of rootless podman sees the slice of its job and no other by the job's
+/// device of CDI, with MIG, MPS and time slices.
+#[test]
+fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
+    let lab = start_with_control(builder(), &control())?;
+    let script = format!("export PROGRAM=look.sh\n{}", podman(&lab)?);
     for mechanism in MECHANISMS {
         let (outside, inside) = run(&lab, mechanism, &script)?;
         assert_eq!(Seen::read(&inside), outside, "{inside}");
     }
     lab.wait_until_empty(Duration::from_secs(20))?;
-    assert_eq!(fs::read_dir(&cdi).expect("root may").count(), 0);
+    assert_eq!(
+        fs::read_dir(folder_of_cdi(&lab)).expect("root may").count(),
+        0
+    );
+    lab.expect_nothing_left()
+}
+
+/// Promise (users): `nvidia-smi -L` in a container with the job's device of CDI lists the slice alone, and a program
+/// there cannot take more memory than MPS allows the job.
+#[test]
+fn a_container_has_the_devices_and_the_limits_of_its_job() -> Result<(), LabError> {
+    let clients = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
+    let (nvidia_smi, driver) = test_seed::needed(debian::nvidia_smi(&clients, "bookworm"));
+    let lab = builder().mps_standin().driver(&driver).start()?;
+    for program in [nvidia_smi, lab.folder().bin().join("gpusim")] {
+        let copy = lab
+            .folder()
+            .work()
+            .join(program.file_name().expect("a name"));
+        fs::copy(&program, copy).expect("a copy of the program");
+    }
+    lab.write_work("use.sh", USE)?;
+    let script = format!(
+        "export PROGRAM=use.sh\necho $CUDA_VISIBLE_DEVICES\n{}",
+        podman(&lab)?
+    );
+
+    let mig = output(&lab, "mig", &script)?;
+    let (uuid, listed) = mig.split_once('\n').expect("the script");
+    assert!(listed.contains(&format!("(UUID: {uuid})")), "{mig}");
+    assert_eq!(listed.matches("UUID: MIG-").count(), 1, "{mig}");
+    assert_eq!(listed.matches("UUID: GPU-").count(), 1, "{mig}");
+    // A fourth of an H100 has 20 GB; the driver keeps a part of it.
+    assert_eq!(listed.matches("took=").count(), 1, "{mig}");
+
+    let mps = output(&lab, "mps", &script)?;
+    let (uuid, listed) = mps.split_once('\n').expect("the script");
+    assert!(listed.contains(&format!("(UUID: {uuid})")), "{mps}");
+    assert_eq!(listed.matches("UUID: ").count(), 1, "{mps}");
+    // A simulated program finds no client of its server by number in a container, so none takes memory.
+    let refused = listed.split_once("asked for 20480 MiB, ");
+    let free = refused.and_then(|(_, rest)| rest.split_once(" MiB of 45471 MiB are free"));
+    let free: Option<u32> = free.and_then(|(free, _)| free.parse().ok());
+    assert!(free.is_some_and(|free| free <= 12 * 1024), "{mps}");
     lab.expect_nothing_left()
 }
