@@ -18,6 +18,7 @@ mod demo;
 mod exclusive_and_partitions;
 mod export;
 mod fence;
+mod frameworks;
 mod gres_texts;
 mod hidden;
 mod idle_option;
