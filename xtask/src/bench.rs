@@ -159,7 +159,7 @@ fn compile(source: &str, place: &Path, options: &[&str]) -> Result<()> {
 type Measure = fn(&BenchArguments, &Path, &mut Table) -> Result<()>;
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
-    setup::run()?;
+    setup::run(setup::ALL)?;
     let build = match arguments.only {
         // Its jobs run for minutes, by the clock of Slurm: the build does not show.
         Some(Part::Layouts | Part::Plan) => {

@@ -49,19 +49,41 @@ pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBu
     Ok(program)
 }
 
-/// Builds all libraries, plugins, programs and examples with the profile of tests, as a lab needs them.
+/// The packages of what a lab runs: gpufrac's plugins and programs, the simulator, and the lab's own parts.
+const OF_LABS: [&str; 12] = [
+    "job_submit_gpufrac",
+    "cli_filter_gpufrac",
+    "spank_gpufrac",
+    "gpufrac-prolog",
+    "gpufrac-epilog",
+    "gpufrac-reaper",
+    "gpufrac",
+    "slurm-sys",
+    "gpusim",
+    "nvml-sim",
+    "cgroup-view",
+    "gpufrac-lab",
+];
+
+/// Builds all libraries, plugins, programs and examples with the profile of tests.
 pub(crate) fn build() -> Result<()> {
-    build_with(&[])
+    build_with(&["--workspace"])
+}
+
+/// Builds what a lab runs, with the profile of tests.
+pub(crate) fn build_for_labs() -> Result<()> {
+    let packages = OF_LABS.iter().flat_map(|name| ["-p", name]);
+    build_with(&packages.collect::<Vec<_>>())
 }
 
 /// As [`build`], with the optimisations of a release.
 pub(crate) fn build_release() -> Result<()> {
-    build_with(&["--release"])
+    build_with(&["--workspace", "--release"])
 }
 
 fn build_with(options: &[&str]) -> Result<()> {
-    let all = ["--workspace", "--lib", "--bins", "--examples", "--quiet"];
-    run(cargo(&["build"]).args(all).args(options))
+    let kinds = ["--lib", "--bins", "--examples", "--quiet"];
+    run(cargo(&["build"]).args(options).args(kinds))
 }
 
 /// The number of tests of a run, by outcome.

@@ -48,9 +48,11 @@ while [ ! -e go ]; do sleep 0.1; done
 
 pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     if !arguments.built {
-        setup::run()?;
+        let mut packages = vec![setup::CLUSTER];
+        packages.extend(arguments.slurm.is_some().then_some(setup::RELEASES));
+        setup::run(&packages)?;
         println!("building gpufrac ...");
-        cargo::build()?;
+        cargo::build_for_labs()?;
     }
     let series = match &arguments.slurm {
         Some(name) => Series::prepare(name)?,

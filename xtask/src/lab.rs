@@ -9,7 +9,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::{Folder, Lab, LabBuilder, Listed, stop_folder};
 use gpusim::admin::parse_gpus;
 
-use crate::cargo::{build, root};
+use crate::cargo::{build_for_labs, root};
 use crate::series::Series;
 use crate::setup;
 
@@ -151,12 +151,15 @@ fn start(up: &Up) -> Result<()> {
     }
     let (model, count) = gpus(up)?;
     let pool = pool(up.mechanism, model)?;
-    setup::run()?;
+    let mut packages = vec![setup::CLUSTER];
+    packages.extend(up.accounting.then_some(setup::ACCOUNTING));
+    packages.extend(up.slurm.is_some().then_some(setup::RELEASES));
+    setup::run(&packages)?;
     let series = match &up.slurm {
         Some(name) => Series::prepare(name)?,
         None => Series::own()?,
     };
-    build()?;
+    build_for_labs()?;
     series.build()?;
     let mut builder = Lab::builder()
         .quiet()

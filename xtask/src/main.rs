@@ -81,7 +81,7 @@ enum Task {
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Setup { hook } => {
-            setup::run().and_then(|()| if hook { hook::install() } else { Ok(()) })
+            setup::run(setup::ALL).and_then(|()| if hook { hook::install() } else { Ok(()) })
         }
         Task::Check => suite::check(),
         Task::Test(wanted) => suite::test(&wanted),

@@ -100,7 +100,7 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
     let known: Vec<&'static str> = series::names().collect();
     let drawn = known[(seed % known.len() as u64) as usize];
     println!("== seed {seed}: tests in which no version of Slurm takes part run on Slurm {drawn}");
-    stage("set-up", setup::run)?;
+    stage("set-up", || setup::run(setup::ALL))?;
     let choice = Choice {
         known: &known,
         wanted: wanted.slurm.as_deref(),
@@ -136,7 +136,7 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
 pub(crate) fn check() -> Result<()> {
     let began = Instant::now();
     let seed = fresh_seed();
-    stage("set-up", setup::run)?;
+    stage("set-up", || setup::run(setup::ALL))?;
     format()?;
     clippy()?;
     let args = ["--workspace", "--exclude", "gpufrac-lab", "--lib", "--bins"];

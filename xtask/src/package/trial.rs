@@ -68,7 +68,7 @@ fn on_each(
     what: &str,
     follow: impl Fn(&str, &[PathBuf]) -> Result<Vec<Outcome>>,
 ) -> Result<()> {
-    setup::run()?;
+    setup::run(setup::ALL)?;
     run_command(
         cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
     )?;
