@@ -11,8 +11,10 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr;
 
+use libloading::os::unix::Library;
 use serde::{Deserialize, Serialize};
 
+use crate::layout::{self, Difference};
 use crate::release::{Release, Series};
 use crate::{raw, text};
 
@@ -73,6 +75,12 @@ pub enum ClientError {
         "loading `{LIBRARY}` failed: {0}; install Slurm's library, or rebuild gpufrac for this Slurm"
     )]
     Load(#[from] libloading::Error),
+    /// Slurm's library was built from other sources than the headers that gpufrac was built for.
+    /// Cure: As the text says.
+    #[error(
+        "`{LIBRARY}` has other layouts than this build: {0}; rebuild gpufrac with the headers of this Slurm"
+    )]
+    Layout(Difference),
     /// slurmctld refused the call; the text is Slurm's.
     /// Cure: Look the error up in slurmctld's log.
     #[error("{call}: {message} (Slurm error {code})")]
@@ -224,6 +232,29 @@ impl JobInfo {
     }
 }
 
+/// Loads libslurm.
+pub(crate) fn load() -> Result<Library, ClientError> {
+    // RTLD_GLOBAL, because the plugins that libslurm loads (auth, hash) use its symbols from the process, as in
+    // Slurm's own programs, which link it.
+    let flags = libc::RTLD_NOW | libc::RTLD_GLOBAL;
+    // SAFETY: libslurm has no initialisers with preconditions.
+    let open = |name: &Path| unsafe { Library::open(Some(name), flags) };
+    let beside = (!FOLDER.is_empty()).then(|| open(&Path::new(FOLDER).join(LIBRARY)));
+    match beside {
+        Some(Ok(loaded)) => Ok(loaded),
+        _ => Ok(open(Path::new(LIBRARY))?),
+    }
+}
+
+/// The functions of a libslurm of the build's series, if its layouts are those of the build.
+fn of_library(loaded: Library) -> Result<library::LibSlurm, ClientError> {
+    if let Some(difference) = layout::difference(&loaded) {
+        return Err(ClientError::Layout(difference));
+    }
+    // SAFETY: the types of the functions come from the headers of the same series (the soname is part of LIBRARY).
+    Ok(unsafe { library::LibSlurm::from_library(loaded) }?)
+}
+
 /// A connection to the API of libslurm. One for each process.
 pub struct Client {
     library: library::LibSlurm,
@@ -242,22 +273,7 @@ impl Client {
     /// The library is missing or lacks a function. If slurm.conf cannot be read, libslurm ends the process: call this
     /// only in a program that Slurm itself started.
     pub fn connect() -> Result<Self, ClientError> {
-        // RTLD_GLOBAL, because the plugins that libslurm loads (auth, hash) use its symbols from the process, as in
-        // Slurm's own programs, which link it.
-        let flags = libc::RTLD_NOW | libc::RTLD_GLOBAL;
-        // SAFETY: libslurm has no initialisers with preconditions; the types of its functions
-        // come from the headers of the same release (the soname is part of LIBRARY).
-        let library = unsafe {
-            use libloading::os::unix::Library;
-            let beside = (!FOLDER.is_empty())
-                .then(|| Library::open(Some(Path::new(FOLDER).join(LIBRARY)), flags).ok())
-                .flatten();
-            let loaded = match beside {
-                Some(loaded) => loaded,
-                None => Library::open(Some(LIBRARY), flags)?,
-            };
-            library::LibSlurm::from_library(loaded)
-        }?;
+        let library = of_library(load()?)?;
         // SAFETY: NULL means the default configuration file.
         unsafe { library.slurm_init(ptr::null()) };
         Ok(Self { library })
@@ -269,10 +285,8 @@ impl Client {
     /// The library lacks a function.
     #[cfg(feature = "plugin")]
     pub fn of_host() -> Result<Self, ClientError> {
-        // SAFETY: nothing is loaded. slurmstepd takes SPANK plugins of its own series alone, so the functions have the
-        // types of the headers.
-        let library =
-            unsafe { library::LibSlurm::from_library(libloading::os::unix::Library::this()) }?;
+        // slurmstepd takes SPANK plugins of its own series alone.
+        let library = of_library(Library::this())?;
         Ok(Self { library })
     }
 

@@ -5,6 +5,7 @@
 //! * [`raw`]: bindgen's output for `slurm.h`, `slurm_errno.h` and `spank.h`.
 //! * [`text`]: reads strings and string lists of Slurm.
 //! * [`release`]: the Slurm that this build is for, and the running one.
+//! * [`layout`]: whether a running Slurm has the structures of this build.
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
 //!
 //! With the feature `plugin`, for plugins that Slurm loads; these modules call functions that exist only in Slurm's
@@ -26,6 +27,7 @@ pub mod boundary;
 pub mod client;
 #[cfg(feature = "plugin")]
 pub mod host;
+pub mod layout;
 #[cfg(feature = "plugin")]
 pub mod log;
 #[cfg(feature = "plugin")]

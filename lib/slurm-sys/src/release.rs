@@ -17,7 +17,7 @@ use std::fmt;
 
 pub use daemon::release_of_parent;
 #[cfg(feature = "plugin")]
-pub use host::{adopt, foreign, host, refusal, running};
+pub use host::{Foreign, adopt, foreign, host, running};
 pub use stock::{beside, of_file};
 
 /// The build of gpufrac: version and commit, as `cargo xtask package` and `cargo xtask dist` set them.

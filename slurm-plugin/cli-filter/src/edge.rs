@@ -14,7 +14,7 @@ use gpufrac_core::request::{
 use gpufrac_core::submit::{
     Existing, JobRequest, Memory, Occasion, Refusal, Share, Verdict, beyond_job, decide,
 };
-use slurm_sys::release::{self, Release};
+use slurm_sys::release::{self, Foreign};
 use slurm_sys::{boundary, host, log, raw};
 
 use crate::beside::Beside;
@@ -64,8 +64,8 @@ unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) ->
     boundary::plant("cli_filter_p_pre_submit");
     // SAFETY: by the contract of this function.
     let options = unsafe { Options::new(options) };
-    if let Some(host) = release::foreign() {
-        leave(&options, host);
+    if let Some(foreign) = release::foreign() {
+        leave(&options, foreign);
         return SUCCESS;
     }
     match filter(&options) {
@@ -80,10 +80,10 @@ unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) ->
 /// Called after the submission; nothing to do.
 fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32) {}
 
-/// In a Slurm of another series: leaves the request as it is, and warns a user who asks for a fraction. Options are
+/// In a Slurm that this build is not for: leaves the request as it is, and warns a user who asks for a fraction. Options are
 /// read through functions that are the same in all series. The request is not refused, because slurmctld may have a
 /// plugin of its series.
-fn leave(options: &Options, host: Release) {
+fn leave(options: &Options, foreign: Foreign) {
     let others = without_fraction().map(|(option, _)| option);
     let mut names = others.into_iter().chain([PER_TASK]);
     let named = |option| {
@@ -95,8 +95,7 @@ fn leave(options: &Options, host: Release) {
         // The client's plugin cannot work on this host; slurmctld's plugin still does its part. Cure: Install the
         // packages of the same series on this host.
         log::error(&format!(
-            "gpufrac: cli_filter_gpufrac.so of this host: {}",
-            release::refusal(host)
+            "gpufrac: cli_filter_gpufrac.so of this host: {foreign}"
         ));
     }
 }

@@ -49,7 +49,7 @@ static SERVED: AtomicBool = AtomicBool::new(false);
 fn init() -> c_int {
     boundary::plant("init");
     match release::foreign() {
-        Some(host) => log::error(&format!("gpufrac: {}", release::refusal(host))),
+        Some(foreign) => log::error(&format!("gpufrac: {foreign}")),
         None => {
             tell_release(release::host());
             let replaces = !SERVED.load(Ordering::Relaxed) && host::is_reconfigured();

@@ -1,7 +1,13 @@
 //! The release of the process that loaded a plugin.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use libloading::os::unix::Library;
+
+use crate::layout::{self, Difference};
 
 use super::{Release, loaded, stock};
 
@@ -36,22 +42,43 @@ pub fn running() -> Release {
     host().unwrap_or(Release::BUILT_FOR)
 }
 
-/// The host's release, if it is of another series than this build. The plugin must then read none of its structures,
-/// and must only call functions whose prototype is the same in all series.
-#[must_use]
-pub fn foreign() -> Option<Release> {
-    host().filter(|host| host.series() != Release::BUILT_FOR.series())
+/// Why a plugin must read none of its host's structures, and must only call functions whose prototype is the same in
+/// all series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Foreign {
+    /// The host is of another series than this build.
+    Series(Release),
+    /// The host has a structure in another form than the headers of this build, though of its series.
+    Layout(Difference),
 }
 
-/// The message in a host of another series, with the cure.
+/// What keeps this build from serving its host, if anything does.
 #[must_use]
-pub fn refusal(host: Release) -> String {
-    format!(
-        "built for Slurm {}, but this is {host}: fractions are not served; rebuild it with \
-         `cargo xtask dist --slurm-include FOLDER`, FOLDER being the one with {}'s slurm/slurm.h",
-        Release::BUILT_FOR.series(),
-        host.series()
-    )
+pub fn foreign() -> Option<Foreign> {
+    static FOUND: OnceLock<Option<Foreign>> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let series = host().filter(|host| host.series() != Release::BUILT_FOR.series());
+        let layout = || layout::difference(&Library::this()).map(Foreign::Layout);
+        series.map(Foreign::Series).or_else(layout)
+    })
+}
+
+/// The message, with the cure.
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let built_for = Release::BUILT_FOR.series();
+        match self {
+            Self::Series(host) => write!(f, "built for Slurm {built_for}, but this is {host}")?,
+            Self::Layout(difference) => write!(
+                f,
+                "built for other sources of Slurm {built_for} than this one: {difference}"
+            )?,
+        }
+        f.write_str(
+            ": fractions are not served; rebuild it with `cargo xtask dist --slurm-include FOLDER`, FOLDER being the \
+             one with this Slurm's slurm/slurm.h",
+        )
+    }
 }
 
 #[cfg(test)]
@@ -70,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_refusal_names_both_and_the_way_out() {
-        let text = refusal(Release(0x63_0b_01));
+        let text = Foreign::Series(Release(0x63_0b_01)).to_string();
         let built_for = Release::BUILT_FOR.series().to_string();
         for words in [&built_for, "99.11.1", "cargo xtask dist"] {
             assert!(text.contains(words), "{text}");

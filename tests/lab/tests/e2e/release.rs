@@ -1,5 +1,6 @@
 //! Plugins for other headers than those of the running Slurm: for another release of its series they work; for
-//! another series they leave everything unchanged. The headers are copies with another number.
+//! another series they leave everything unchanged. The headers are copies with another number,
+//! or with a field more.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,25 +38,33 @@ fn next_series() -> Release {
 
 /// Plugins built for a release.
 fn built_for(Release(number): Release) -> PathBuf {
-    let include = plugin_builds::folder().join(format!("include-{number:x}"));
-    copy_headers(&include, number);
-    plugin_builds::build(&format!("release-{number:x}"), |cargo| {
+    built_with(&format!("{number:x}"), |name, text| match name {
+        "slurm_version.h" => {
+            let old = format!("{NUMBER}{:06x}", release().0);
+            assert!(text.contains(&old), "{text}");
+            text.replace(&old, &format!("{NUMBER}{number:06x}"))
+        }
+        _ => text,
+    })
+}
+
+/// Plugins built with the headers of the running Slurm as `edit` changes them, by their names.
+fn built_with(name: &str, edit: impl Fn(&str, String) -> String) -> PathBuf {
+    let include = plugin_builds::folder().join(format!("include-{name}"));
+    copy_headers(&include, edit);
+    plugin_builds::build(&format!("release-{name}"), |cargo| {
         cargo.env("GPUFRAC_SLURM_INCLUDE", &include);
     })
 }
 
 /// Only changed files are written; otherwise cargo would build everything again.
-fn copy_headers(include: &Path, number: u32) {
+fn copy_headers(include: &Path, edit: impl Fn(&str, String) -> String) {
     fs::create_dir_all(include.join("slurm")).expect("a folder below target");
     for entry in fs::read_dir(include_folder().join("slurm")).expect("Slurm's headers") {
         let from = entry.expect("an entry").path();
-        let mut text = fs::read_to_string(&from).expect("a header");
+        let text = fs::read_to_string(&from).expect("a header");
         let name = from.file_name().expect("a name");
-        if name == "slurm_version.h" {
-            let old = format!("{NUMBER}{:06x}", release().0);
-            assert!(text.contains(&old), "{text}");
-            text = text.replace(&old, &format!("{NUMBER}{number:06x}"));
-        }
+        let text = edit(&name.to_string_lossy(), text);
         let to = include.join("slurm").join(name);
         if fs::read_to_string(&to).ok().as_ref() != Some(&text) {
             fs::write(&to, text).expect("a folder below target");
@@ -187,5 +196,35 @@ fn another_series_leaves_slurm_alone_and_says_so() -> Result<(), LabError> {
         .args(["release", &pending.to_string()])
         .stdout()?;
     assert_eq!(lab.wait_for_end(pending)?.state(), "COMPLETED");
+    lab.expect_nothing_left()
+}
+
+/// Promise (never): in a Slurm whose structures are not those of the plugins' headers, though of the same series, the
+/// plugins change nothing, and log an error.
+#[test]
+fn another_layout_leaves_slurm_alone_and_says_so() -> Result<(), LabError> {
+    const BEGIN: &str = "typedef struct job_descriptor {";
+    let plugins = built_with("layout", |name, text| match name {
+        "slurm.h" => {
+            // Some releases have a comment behind it.
+            assert!(text.contains(BEGIN), "{BEGIN}");
+            text.replace(BEGIN, &format!("{BEGIN} uint64_t of_this_site;"))
+        }
+        _ => text,
+    });
+    let lab = Lab::builder().plugin_folder(&plugins).start()?;
+    let user = &lab.users()[0];
+    for words in ["job_desc_msg_t has", "fractions are not served"] {
+        assert!(logged(&lab, "slurmctld.log", words), "{words}");
+    }
+    let plain = lab.sbatch(user, &["--wrap=true"])?;
+    assert_eq!(lab.wait_for_end(plain)?.state(), "COMPLETED");
+    let fraction = lab.try_sbatch(user, &["--gres=gpufrac:0.25", "--wrap=true"])?;
+    assert!(!fraction.status.success(), "{fraction:?}");
+    assert!(
+        fraction.stderr.contains("fractions are not served"),
+        "{fraction:?}"
+    );
+    assert_eq!(lab.ended_daemons(), Vec::<String>::new());
     lab.expect_nothing_left()
 }
