@@ -27,7 +27,7 @@ pub(crate) struct DistArguments {
     plugin_dir: Option<PathBuf>,
 }
 
-const PACKAGES: [&str; 7] = [
+pub(crate) const PACKAGES: [&str; 7] = [
     "job_submit_gpufrac",
     "cli_filter_gpufrac",
     "spank_gpufrac",
@@ -52,14 +52,14 @@ pub(crate) const PROGRAMS: [&str; 4] = [
 ];
 
 /// A release build for one Slurm.
-pub(crate) struct Build {
-    pub release: Release,
+struct Build {
+    release: Release,
     /// The folder of the plugins, with Cargo's names, and of the programs.
-    pub folder: PathBuf,
+    folder: PathBuf,
 }
 
 /// Builds for the Slurm with these headers.
-pub(crate) fn build(slurm_include: &Path) -> Result<Build> {
+fn build(slurm_include: &Path) -> Result<Build> {
     let release = Release::read(slurm_include)
         .context("which Slurm is this: does the folder hold `slurm/slurm.h`?")?;
     // A separate folder for each release: bindings of one must not be used for another.

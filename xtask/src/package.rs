@@ -1,6 +1,7 @@
 //! `cargo xtask package`: .deb and .rpm for each series of Slurm, from one list of contents.
 
 mod ansible;
+mod build;
 mod contents;
 mod deb;
 mod elf;
@@ -8,6 +9,8 @@ mod page;
 mod redhat;
 mod site;
 mod source;
+#[cfg(test)]
+mod stand_ins;
 mod trial;
 mod write;
 
@@ -16,9 +19,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::cargo::{root, stage};
-use crate::dist::{Build, build};
 use crate::series::{self, Series};
 use crate::version;
+use build::Processor;
 use write::{debs, rpms};
 
 #[derive(clap::Args)]
@@ -26,6 +29,9 @@ pub(crate) struct PackageArguments {
     /// A series of Slurm (22.05, 24.11, 26.05), and further ones; all of them unless said
     #[arg(long = "slurm")]
     series: Vec<String>,
+    /// A processor to build for, and further ones; all of them unless said, but this machine's alone where packages are tried
+    #[arg(long = "processor", value_name = "PROCESSOR")]
+    processors: Vec<Processor>,
     /// Where the packages go [default: target/packages]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -54,10 +60,23 @@ pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
         Some(folder) => folder.clone(),
         None => root().join("target/packages"),
     };
-    let builds = names
-        .into_iter()
-        .map(|name| build_series(name, arguments.debug))
-        .collect::<Result<Vec<_>>>()?;
+    let tries = arguments.try_out || arguments.try_source || arguments.try_ansible;
+    let processors = match &arguments.processors {
+        _ if tries => vec![Processor::own()?],
+        given if given.is_empty() => Processor::ALL.to_vec(),
+        given => given.clone(),
+    };
+    let mut builds = Vec::new();
+    for name in names {
+        let series = Series::prepare(name)?;
+        for processor in &processors {
+            let title = format!("build for Slurm {name} on {}", processor.name());
+            let include = series.slurm()?.include();
+            builds.push(stage(&title, || {
+                build::build(&include, *processor, arguments.debug)
+            })?);
+        }
+    }
     let version = version::of_tree();
     let work = tempfile::tempdir().context("making a temporary folder failed")?;
     let tarball = stage("source", || source::tarball(work.path(), &version))?;
@@ -76,19 +95,4 @@ pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
         println!("{}", path.display());
     }
     Ok(())
-}
-
-/// Builds for a series of Slurm.
-fn build_series(name: &str, debug: bool) -> Result<Build> {
-    let series = Series::prepare(name)?;
-    stage(&format!("build for Slurm {name}"), || {
-        if debug {
-            series.build_for_packages()?;
-            return Ok(Build {
-                release: series.slurm()?.release(),
-                folder: series.build_folder(),
-            });
-        }
-        build(&series.slurm()?.include())
-    })
 }

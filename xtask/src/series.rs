@@ -136,15 +136,6 @@ impl Series {
         }
     }
 
-    /// As [`Series::build`], also for the machine's own series.
-    pub fn build_for_packages(&self) -> Result<()> {
-        if self.root.is_some() {
-            return self.build();
-        }
-        let names = PACKAGES_OF_SERIES.iter().flat_map(|name| ["-p", name]);
-        run(cargo(&["build", "--quiet"]).args(names))
-    }
-
     /// Builds the plugins in the folder in which tests build variants of them (with a feature, for other headers), so
     /// that these tests build little more than the plugins.
     pub fn build_for_variants(&self) -> Result<()> {

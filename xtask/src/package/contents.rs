@@ -7,11 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use super::build::{Build, Processor};
 use super::elf;
 use crate::cargo::root;
-use crate::dist::{Build, PLUGINS, PROGRAMS as BUILT_PROGRAMS, files_below};
+use crate::dist::{PLUGINS, PROGRAMS as BUILT_PROGRAMS, files_below};
 
 /// The folder of a series' plugins and programs.
 pub(super) const PROGRAMS: &str = "/usr/lib/gpufrac";
@@ -21,8 +22,8 @@ pub(super) const SERIES: &str = "gpufrac-plugins";
 #[derive(Debug)]
 pub(super) struct Package {
     pub name: String,
-    /// Whether the package contains machine code.
-    pub native: bool,
+    /// The processor of its machine code, if it has any.
+    pub processor: Option<Processor>,
     pub summary: String,
     pub description: String,
     pub needs: Vec<Need>,
@@ -144,7 +145,7 @@ pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
     ));
     Ok(Package {
         name: "gpufrac".into(),
-        native: false,
+        processor: None,
         summary: "fractional GPUs for Slurm: command, manual and samples".into(),
         description: "A job asks for --gres=gpufrac:0.25 and gets a quarter of a GPU: a MIG instance, or a share by MPS, time \
                       slices or HAMi-core. Every host of the cluster has this package and one of gpufrac-plugins-SERIES, \
@@ -176,7 +177,7 @@ pub(super) fn node() -> Result<Package> {
     };
     Ok(Package {
         name: "gpufrac-node".into(),
-        native: false,
+        processor: None,
         summary: "fractional GPUs for Slurm: compute nodes".into(),
         description: "Prolog, epilog and the reaper of nodes whose GPUs are shared, with their units. Nothing is enabled or \
                       started: see /usr/share/doc/gpufrac/admin/install.md."
@@ -208,16 +209,15 @@ pub(super) fn node() -> Result<Package> {
 }
 
 /// The package of the files built against one Slurm, with links in the `folders` in which Slurm looks for plugins.
-pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
+pub(super) fn series(build: &Build, folders: &[String]) -> Result<Package> {
     let series = build.release.series();
     let mut entries = Vec::new();
-    let (mut libc, mut library) = (Vec::new(), None);
+    let mut library = None;
     let programs = BUILT_PROGRAMS.map(|name| (name, name, 0o755));
     let plugins = PLUGINS.map(|(built, name)| (built, name, 0o644));
     for (built, name, mode) in plugins.into_iter().chain(programs) {
         let path = build.folder.join(built);
         let file = elf::read(&path)?;
-        libc.extend(file.libc);
         library = library.or(file.libslurm);
         entries.push(entry(format!("{PROGRAMS}/{name}"), What::Copy(path, mode)));
     }
@@ -230,13 +230,9 @@ pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
         }
     }
     let library = library.context("no program of the build names the library libslurm.so.N")?;
-    let libc = libc
-        .into_iter()
-        .max()
-        .context("no program of the build needs the C library")?;
     Ok(Package {
         name: format!("{SERIES}-{series}"),
-        native: true,
+        processor: Some(build.processor),
         summary: format!("fractional GPUs for Slurm: plugins and programs for Slurm {series}"),
         description: format!(
             "The plugins job_submit, cli_filter and SPANK, and gpufrac's programs, built for Slurm {series}: any release of \
@@ -244,7 +240,7 @@ pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
         ),
         needs: vec![
             Need::Slurm { series, library },
-            Need::Libc(libc.to_string()),
+            Need::Libc(elf::LIBC.to_string()),
         ],
         provides: Some(SERIES),
         entries,
@@ -257,7 +253,7 @@ pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
 pub(super) fn source(tarball: &Path) -> Result<Package> {
     Ok(Package {
         name: format!("{SERIES}-source"),
-        native: false,
+        processor: None,
         summary: "fractional GPUs for Slurm: plugins and programs to be built for this host's Slurm".into(),
         description: "For a series of Slurm that no package gpufrac-plugins-SERIES is made for, or a Slurm with a prefix of \
                       its own. gpufrac-build-plugins builds them for the slurm.h that it finds, without a network, tries \
@@ -294,20 +290,4 @@ fn file_name(path: &Path) -> String {
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned()
-}
-
-/// The name of the architecture for dpkg and for rpm.
-pub(super) struct Architecture {
-    pub debian: &'static str,
-    pub redhat: &'static str,
-}
-
-pub(super) fn architecture(package: &Package) -> Result<Architecture> {
-    let (debian, redhat) = match (package.native, std::env::consts::ARCH) {
-        (false, _) => ("all", "noarch"),
-        (true, "x86_64") => ("amd64", "x86_64"),
-        (true, "aarch64") => ("arm64", "aarch64"),
-        (true, other) => bail!("packages for {other} are not known; build on x86_64 or aarch64"),
-    };
-    Ok(Architecture { debian, redhat })
 }

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::contents::{Need, Package, What, after, architecture};
+use super::build::Processor;
+use super::contents::{Need, Package, What, after};
 use crate::cargo::run;
 
 /// Slurm's packages with its plugins: Debian's, and SchedMD's.
@@ -29,7 +30,7 @@ pub(super) fn write(
     }
     let control = tree.join("DEBIAN");
     folder(&control)?;
-    let architecture = architecture(package)?.debian;
+    let architecture = package.processor.map_or("all", Processor::debian);
     let text = control_file(package, version, architecture, size);
     put(&control.join("control"), text.as_bytes(), 0o644)?;
     let kept: String = package
@@ -62,7 +63,7 @@ pub(super) fn write(
     }
     let path = output.join(format!("{}_{version}_{architecture}.deb", package.name));
     run(Command::new("dpkg-deb")
-        .args(["-Zzstd", "--root-owner-group", "--build"])
+        .args(["-Zxz", "--root-owner-group", "--build"])
         .arg(&tree)
         .arg(&path)
         .stdout(std::process::Stdio::null()))?;
@@ -176,7 +177,7 @@ mod tests {
     fn a_package_of_a_series_takes_no_other() {
         let package = Package {
             name: format!("{SERIES}-24.11"),
-            native: true,
+            processor: Some(Processor::X86_64),
             summary: "summary".into(),
             description: "description".into(),
             needs: vec![Need::Slurm {

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rpm::{BuildConfig, CompressionType, Dependency, FileOptions, PackageBuilder, Scriptlet};
 
-use super::contents::{Need, Package, What, after, architecture};
+use super::build::Processor;
+use super::contents::{Need, Package, What, after};
 
 /// The package with Slurm's plugins and libslurm: SchedMD's, and EPEL's.
 const SLURM: &str = "slurm";
 
 pub(super) fn write(package: &Package, version: &str, output: &Path) -> Result<PathBuf> {
-    let architecture = architecture(package)?.redhat;
+    let architecture = package.processor.map_or("noarch", Processor::name);
     let mut builder = PackageBuilder::new(
         &package.name,
         version,

@@ -8,11 +8,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::ansible;
+use super::build::Build;
 use super::page::{self, Place, Step};
 use super::site::{HOSTS, Site};
 use super::write::debs;
 use crate::cargo::{cargo, root, run as run_command, stage};
-use crate::dist::{Build, PLUGINS, PROGRAMS};
+use crate::dist::{PLUGINS, PROGRAMS};
 use crate::series::Series;
 use crate::setup;
 
@@ -160,6 +161,7 @@ fn newer(builds: &[Build], work: &Path) -> Result<Vec<Build>> {
         }
         Ok(Build {
             release: build.release,
+            processor: build.processor,
             folder,
         })
     };
@@ -306,6 +308,7 @@ mod tests {
     fn the_pages_for_admins_hold_on_all_series() {
         crate::package::run(&crate::package::PackageArguments {
             series: Vec::new(),
+            processors: Vec::new(),
             output: None,
             try_out: true,
             try_source: false,
@@ -320,6 +323,7 @@ mod tests {
     fn the_source_builds_on_hosts_of_all_series() {
         crate::package::run(&crate::package::PackageArguments {
             series: Vec::new(),
+            processors: Vec::new(),
             output: None,
             try_out: false,
             try_source: true,
@@ -337,6 +341,7 @@ mod tests {
     fn the_role_for_ansible_holds_on_all_series() {
         crate::package::run(&crate::package::PackageArguments {
             series: Vec::new(),
+            processors: Vec::new(),
             output: None,
             try_out: false,
             try_source: false,

@@ -6,15 +6,17 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::build::{Build, Processor};
 use super::contents::{self, Package};
 use super::{deb, redhat};
 use crate::cargo::stage;
-use crate::dist::Build;
 
 /// The plugin folders of Slurm's packages for Debian: Debian's own, and SchedMD's.
-fn debian_folders() -> [String; 2] {
-    let library = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
-    ["slurm-wlm", "slurm"].map(|name| format!("{library}/{name}"))
+fn debian_folders(processor: Processor) -> Vec<String> {
+    let library = format!("/usr/lib/{}-linux-gnu", processor.name());
+    ["slurm-wlm", "slurm"]
+        .map(|name| format!("{library}/{name}"))
+        .into()
 }
 
 /// The plugin folder of SchedMD's packages for Red Hat, and of EPEL's.
@@ -28,14 +30,8 @@ pub(super) fn debs(
     output: &Path,
 ) -> Result<Vec<PathBuf>> {
     let work = tempfile::tempdir().context("making a temporary folder failed")?;
-    let folders = debian_folders();
     stage("packages for Debian", || {
-        let packages = packages(
-            builds,
-            tarball,
-            &folders.each_ref().map(String::as_str),
-            output,
-        )?;
+        let packages = packages(builds, tarball, debian_folders, output)?;
         let write = |package| deb::write(package, version, work.path(), output);
         packages.iter().map(write).collect()
     })
@@ -49,7 +45,7 @@ pub(super) fn rpms(
     output: &Path,
 ) -> Result<Vec<PathBuf>> {
     stage("packages for Red Hat", || {
-        let packages = packages(builds, tarball, &[REDHAT_FOLDER], output)?;
+        let packages = packages(builds, tarball, |_| vec![REDHAT_FOLDER.to_owned()], output)?;
         let write = |package| redhat::write(package, version, output);
         packages.iter().map(write).collect()
     })
@@ -59,20 +55,20 @@ pub(super) fn rpms(
 fn packages(
     builds: &[Build],
     tarball: &Path,
-    folders: &[&str],
+    folders: impl Fn(Processor) -> Vec<String>,
     output: &Path,
 ) -> Result<Vec<Package>> {
-    let Some(first) = builds.first() else {
-        bail!("no series of Slurm is named; write for example `--slurm 24.11`");
-    };
     fs::create_dir_all(output).with_context(|| format!("making {} failed", output.display()))?;
-    let mut packages = vec![
-        contents::common(completions(first)?)?,
-        contents::node()?,
-        contents::source(tarball)?,
-    ];
+    let mut packages = Vec::new();
+    // The packages without machine code are made with a build that this machine can run.
+    let own = Processor::own()?;
+    if let Some(build) = builds.iter().find(|build| build.processor == own) {
+        packages.push(contents::common(completions(build)?)?);
+        packages.push(contents::node()?);
+        packages.push(contents::source(tarball)?);
+    }
     for build in builds {
-        packages.push(contents::series(build, folders)?);
+        packages.push(contents::series(build, &folders(build.processor))?);
     }
     Ok(packages)
 }
@@ -102,23 +98,8 @@ fn completions(build: &Build) -> Result<Vec<(String, Vec<u8>)>> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use gpufrac_lab::Release;
-
     use super::*;
-    use crate::dist::{PLUGINS, PROGRAMS};
-
-    /// A build with files that are not programs, but name the libraries that they need.
-    fn fake(folder: &Path) -> Build {
-        let plugins = PLUGINS.map(|(built, _)| built);
-        for name in plugins.into_iter().chain(PROGRAMS) {
-            let text = format!("{name} GLIBC_2.34 libslurm.so.42 ");
-            fs::write(folder.join(name), text).unwrap();
-        }
-        Build {
-            release: Release(0x18_0b_05),
-            folder: folder.to_owned(),
-        }
-    }
+    use crate::package::stand_ins::fake;
 
     /// The files and links in the output of `dpkg-deb --contents`: `-rw-r--r-- root/root /usr/...`.
     fn of_deb(path: &Path) -> BTreeSet<String> {
@@ -155,7 +136,10 @@ mod tests {
                 path.display()
             )
         };
-        files.iter().map(row).collect()
+        let files = files
+            .iter()
+            .filter(|file| file.file_type() != rpm::FileType::Dir);
+        files.map(row).collect()
     }
 
     /// Promise (admins): .deb and .rpm have the same files, root's, and need what the build needs.
@@ -163,10 +147,10 @@ mod tests {
     #[test]
     fn both_kinds_of_packages_have_the_same_files() {
         let place = tempfile::tempdir().unwrap();
-        let build = fake(place.path());
+        let build = fake(place.path(), "24.11");
         let packages = [
             contents::node().unwrap(),
-            contents::series(&build, &["/usr/lib64/slurm"]).unwrap(),
+            contents::series(&build, &["/usr/lib64/slurm".to_owned()]).unwrap(),
         ];
         for package in &packages {
             let (version, here) = ("0.1.0~dev1", place.path());
@@ -176,10 +160,8 @@ mod tests {
             let owned = |row: &String| row.contains(" root/root ");
             assert!(deb.iter().all(owned), "{deb:?}");
         }
-        let name = format!(
-            "gpufrac-plugins-24.11_0.1.0~dev1_{}.deb",
-            contents::architecture(&packages[1]).unwrap().debian
-        );
+        let architecture = build.processor.debian();
+        let name = format!("gpufrac-plugins-24.11_0.1.0~dev1_{architecture}.deb");
         let rows = of_deb(&place.path().join(name));
         let link = "lrwxrwxrwx root/root /usr/lib64/slurm/spank_gpufrac.so -> /usr/lib/gpufrac/spank_gpufrac.so";
         assert!(rows.contains(link), "{rows:?}");
@@ -188,12 +170,12 @@ mod tests {
     #[test]
     fn dependencies_of_a_package_are_read_from_its_build() {
         let place = tempfile::tempdir().unwrap();
-        let package = contents::series(&fake(place.path()), &[]).unwrap();
+        let package = contents::series(&fake(place.path(), "24.11"), &[]).unwrap();
         assert_eq!(package.name, "gpufrac-plugins-24.11");
         let slurm = contents::Need::Slurm {
             series: "24.11".into(),
             library: "libslurm.so.42".into(),
         };
-        assert_eq!(package.needs, [slurm, contents::Need::Libc("2.34".into())]);
+        assert_eq!(package.needs, [slurm, contents::Need::Libc("2.28".into())]);
     }
 }

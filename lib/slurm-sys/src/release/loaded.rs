@@ -130,7 +130,7 @@ unsafe fn kind_of(start: *const c_char) -> Option<Vec<u8>> {
     let mut kind = Vec::new();
     for position in 0..KIND_LENGTH {
         // SAFETY: by the contract of this function, and all before was text: the array goes on at least to its NUL.
-        let byte = unsafe { start.add(position).read() }.cast_unsigned();
+        let byte = unsafe { start.cast::<u8>().add(position).read() };
         match byte {
             0 => return Some(kind),
             b'a'..=b'z' | b'0'..=b'9' | b'_' | b'/' => kind.push(byte),
