@@ -7,6 +7,8 @@ mod deb;
 mod elf;
 mod page;
 mod redhat;
+#[cfg(test)]
+mod redhat_trial;
 mod site;
 mod source;
 #[cfg(test)]

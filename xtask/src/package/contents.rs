@@ -19,6 +19,9 @@ pub(super) const PROGRAMS: &str = "/usr/lib/gpufrac";
 /// The name that the package of each series provides, and the package that is built on the host.
 pub(super) const SERIES: &str = "gpufrac-plugins";
 
+/// The file with the series of the installed plugins and programs.
+const MARK: &str = "/usr/lib/gpufrac/series";
+
 #[derive(Debug)]
 pub(super) struct Package {
     pub name: String,
@@ -34,6 +37,8 @@ pub(super) struct Package {
     pub installed: Option<String>,
     /// Shell script for root before a removal, but not before an upgrade. If it fails, the package stays.
     pub removing: Option<String>,
+    /// Shell command that fails if a package of another series has taken the place of this one: then nothing is removed.
+    pub replaced: Option<String>,
 }
 
 /// A dependency of a package.
@@ -158,6 +163,7 @@ pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
         // Slurm does not start without a plugin that its files name, so the script refuses the removal while they
         // name one.
         removing: script("plugins.removing")?,
+        replaced: None,
     })
 }
 
@@ -191,6 +197,10 @@ pub(super) fn node() -> Result<Package> {
             unit("gpufrac-node-setup.service"),
             unit("gpufrac-reaperd.service"),
             entry(
+                "/usr/lib/systemd/system-preset/80-gpufrac.preset",
+                What::Copy(packaging("systemd.preset"), 0o644),
+            ),
+            entry(
                 "/usr/lib/tmpfiles.d/gpufrac.conf",
                 What::Copy(packaging("tmpfiles.conf"), 0o644),
             ),
@@ -205,13 +215,17 @@ pub(super) fn node() -> Result<Package> {
         ],
         installed: script("node.installed")?,
         removing: script("node.removing")?,
+        replaced: None,
     })
 }
 
 /// The package of the files built against one Slurm, with links in the `folders` in which Slurm looks for plugins.
 pub(super) fn series(build: &Build, folders: &[String]) -> Result<Package> {
     let series = build.release.series();
-    let mut entries = Vec::new();
+    let mut entries = vec![entry(
+        MARK,
+        What::Text(format!("{series}\n").into_bytes(), 0o644),
+    )];
     let mut library = None;
     let programs = BUILT_PROGRAMS.map(|name| (name, name, 0o755));
     let plugins = PLUGINS.map(|(built, name)| (built, name, 0o644));
@@ -239,13 +253,17 @@ pub(super) fn series(build: &Build, folders: &[String]) -> Result<Package> {
              this series, and no other series."
         ),
         needs: vec![
-            Need::Slurm { series, library },
+            Need::Slurm {
+                series: series.clone(),
+                library,
+            },
             Need::Libc(elf::LIBC.to_string()),
         ],
         provides: Some(SERIES),
         entries,
         installed: None,
         removing: script("plugins.removing")?,
+        replaced: Some(format!("[ \"$(cat {MARK})\" = {series} ]")),
     })
 }
 
@@ -273,6 +291,7 @@ pub(super) fn source(tarball: &Path) -> Result<Package> {
         ],
         installed: None,
         removing: script("plugins.removing")?.map(|text| format!("{text}{REMOVE_BUILT}")),
+        replaced: Some(format!("[ ! -e {MARK} ]")),
     })
 }
 

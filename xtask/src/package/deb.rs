@@ -188,6 +188,7 @@ mod tests {
             entries: vec![],
             installed: None,
             removing: None,
+            replaced: None,
         };
         let text = control_file(&package, "0.1.0", "amd64", 1025);
         for line in [
