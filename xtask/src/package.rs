@@ -4,6 +4,8 @@ mod ansible;
 mod build;
 mod contents;
 mod deb;
+#[cfg(test)]
+mod debian_trial;
 mod elf;
 mod page;
 mod redhat;

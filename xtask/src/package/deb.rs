@@ -127,7 +127,9 @@ fn control_file(package: &Package, version: &str, architecture: &str, size: u64)
             Need::Slurm { series, library } => {
                 let either = SLURM.map(|name| format!("{name} (>= {series}~)"));
                 depends.push(either.join(" | "));
-                depends.push(format!("{} | {}", library_package(library), SLURM[1]));
+                // Ubuntu 24.04 has names for libraries with 64-bit times.
+                let library = library_package(library);
+                depends.push(format!("{library} | {library}t64 | {}", SLURM[1]));
                 breaks.extend(SLURM.map(|name| format!("{name} (<< {series}~)")));
                 breaks.extend(SLURM.map(|name| format!("{name} (>= {}~)", after(series))));
             }
@@ -192,7 +194,7 @@ mod tests {
         };
         let text = control_file(&package, "0.1.0", "amd64", 1025);
         for line in [
-            "Depends: slurm-wlm-basic-plugins (>= 24.11~) | slurm-smd (>= 24.11~), libslurm42 | slurm-smd",
+            "Depends: slurm-wlm-basic-plugins (>= 24.11~) | slurm-smd (>= 24.11~), libslurm42 | libslurm42t64 | slurm-smd",
             "Breaks: slurm-wlm-basic-plugins (<< 24.11~), slurm-smd (<< 24.11~), slurm-wlm-basic-plugins (>= 24.12~), slurm-smd (>= 24.12~)",
             "Provides: gpufrac-plugins (= 0.1.0)",
             "Installed-Size: 2",
