@@ -33,7 +33,7 @@ pub(crate) struct PackageArguments {
     /// A series of Slurm (22.05, 24.11, 26.05), and further ones; all of them unless said
     #[arg(long = "slurm")]
     series: Vec<String>,
-    /// A processor to build for, and further ones; all of them unless said, but this machine's alone where packages are tried
+    /// A processor to build for, and further ones; all of them unless said, this machine's where packages are tried
     #[arg(long = "processor", value_name = "PROCESSOR")]
     processors: Vec<Processor>,
     /// Where the packages go [default: target/packages]

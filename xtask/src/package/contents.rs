@@ -37,7 +37,7 @@ pub(super) struct Package {
     pub installed: Option<String>,
     /// Shell script for root before a removal, but not before an upgrade. If it fails, the package stays.
     pub removing: Option<String>,
-    /// Shell command that fails if a package of another series has taken the place of this one: then nothing is removed.
+    /// Shell command that fails if a package of another series has taken this one's place: then nothing is removed.
     pub replaced: Option<String>,
 }
 
@@ -283,6 +283,14 @@ pub(super) fn source(tarball: &Path) -> Result<Package> {
             entry(
                 "/usr/sbin/gpufrac-build-plugins",
                 What::Copy(packaging("gpufrac-build-plugins"), 0o755),
+            ),
+            entry(
+                "/usr/share/gpufrac/package-plugins",
+                What::Copy(packaging("package-plugins"), 0o755),
+            ),
+            entry(
+                "/usr/share/gpufrac/plugins.removing",
+                What::Copy(packaging("plugins.removing"), 0o644),
             ),
             entry(
                 "/usr/share/gpufrac/source.tar.xz",

@@ -2,6 +2,7 @@
 //! the names and versions of those of Debian, Ubuntu and SchedMD.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -202,4 +203,96 @@ fn a_slurm_of_another_series_is_refused() {
     // A C library that is older than 2.28.
     let host = Host::new("2.27-3ubuntu1", &[("slurm-smd", "24.11.5-1")]);
     assert!(!host.dpkg(&with(&["-i"], &ours)).success);
+}
+
+/// A package of a build host has the fields, files and script of the one that `cargo xtask package` makes.
+#[test]
+fn a_build_host_packs_the_same_deb() {
+    let place = tempfile::tempdir().unwrap();
+    let work = place.path();
+    let made = write(work, FIRST);
+    let ours = made.iter().find(|path| path.contains("plugins")).unwrap();
+    let built = work.join("24.11");
+    for name in ["job_submit", "cli_filter", "spank"] {
+        let from = built.join(format!("lib{name}_gpufrac.so"));
+        fs::rename(from, built.join(format!("{name}_gpufrac.so"))).unwrap();
+    }
+    let program = crate::cargo::root().join("packaging/package-plugins");
+    let output = work.join("built");
+    run(Command::new("sh")
+        .arg(program)
+        .arg("deb")
+        .arg(&built)
+        .args(["24.11", PLUGINS, FIRST])
+        .arg(&output)
+        .env("GPUFRAC_LIBC", "2.28"))
+    .unwrap();
+    let name = Path::new(ours).file_name().unwrap();
+    let packed = output.join(name);
+    let fields = |path: &Path| {
+        let said = said(Command::new("dpkg-deb").arg("-f").arg(path));
+        let is_same = |line: &&str| !line.starts_with(' ') && !line.starts_with("Installed-Size");
+        let lines = said.text.lines().filter(is_same).map(str::to_owned);
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&packed), fields(Path::new(ours)));
+    let script = |path: &Path| said(Command::new("dpkg-deb").arg("-I").arg(path).arg("prerm")).text;
+    assert_eq!(script(&packed), script(Path::new(ours)));
+    let files = |path: &Path| {
+        let said = said(Command::new("dpkg-deb").arg("-c").arg(path));
+        let row = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            format!("{} {} {}", words[0], words[1], words[5..].join(" "))
+        };
+        let mut rows: Vec<String> = said.text.lines().map(row).collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(files(&packed), files(Path::new(ours)));
+}
+
+#[test]
+fn a_build_host_without_munge_is_told_before_the_build() {
+    let place = tempfile::tempdir().unwrap();
+    let (include, programs) = (place.path().join("include"), place.path().join("programs"));
+    fs::create_dir_all(include.join("slurm")).unwrap();
+    fs::create_dir(&programs).unwrap();
+    let header = "#define SLURM_VERSION_NUMBER 0x180b05\n";
+    fs::write(include.join("slurm/slurm_version.h"), header).unwrap();
+    let built = place.path().join("built");
+    let put = |name: &str, text: &str| {
+        let path = programs.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    for name in ["cargo", "cc", "xz", "tar"] {
+        put(name, &format!(": >{}", built.display()));
+    }
+    for name in ["id", "sed"] {
+        put(name, &format!("exec /usr/bin/{name} \"$@\""));
+    }
+    let program = crate::cargo::root().join("packaging/gpufrac-build-plugins");
+    let said = || {
+        said(
+            Command::new("/bin/sh")
+                .arg(&program)
+                .arg("--slurm-include")
+                .arg(&include)
+                .arg("--source")
+                .arg(&program)
+                .env("PATH", &programs),
+        )
+    };
+    let missing = said();
+    assert!(
+        !missing.success && missing.text.contains("munge is not in PATH"),
+        "{missing:?}"
+    );
+    put("munge", "exit 1");
+    let silent = said();
+    assert!(
+        !silent.success && silent.text.contains("munge does not answer"),
+        "{silent:?}"
+    );
+    assert!(!built.exists());
 }

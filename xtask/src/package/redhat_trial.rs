@@ -209,8 +209,8 @@ fn with<'a>(words: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Promise (admins): .rpm on Slurm of SchedMD, EPEL and OpenHPC: install, upgrade and downgrade with files that the admin
-/// changed, a change of the series, and removal, by dnf and by rpm; a refusal to go while Slurm's files name them.
+/// Promise (admins): .rpm on Slurm of SchedMD, EPEL and OpenHPC: install, upgrade and downgrade with files that the
+/// admin changed, a change of the series, and removal, by dnf and by rpm; a refusal to go while Slurm's files name them.
 /// With `rpm_alone_does_all_of_it_too`.
 #[test]
 fn dnf_installs_upgrades_downgrades_and_removes_all_packages() {
@@ -321,4 +321,44 @@ fn rpm_alone_does_all_of_it_too() {
     fs::remove_file(conf).unwrap();
     host.good(&with(&["rpm", "-e"], &ours));
     assert!(host.installed().is_empty());
+}
+
+/// A package of a build host has the dependencies, files and script of the one that `cargo xtask package` makes.
+#[test]
+fn a_build_host_packs_the_same_rpm() {
+    let host = Host::new("slurm", "24.11.5");
+    let work = host.work.path();
+    for name in ["job_submit", "cli_filter", "spank"] {
+        let from = work.join(format!("24.11/lib{name}_gpufrac.so"));
+        fs::rename(from, work.join(format!("24.11/{name}_gpufrac.so"))).unwrap();
+    }
+    let packaging = crate::cargo::root().join("packaging");
+    for name in ["package-plugins", "plugins.removing"] {
+        fs::copy(packaging.join(name), work.join(name)).unwrap();
+    }
+    let pack = format!(
+        "rpm() {{ /usr/bin/rpm --root=/work/root \"$@\"; }}\nGPUFRAC_LIBC=2.28\n\
+         set -- rpm /work/24.11 24.11 {PLUGINS} {FIRST} /work/built\n. /work/package-plugins"
+    );
+    host.good(&["sh", "-c", &pack, "/work/sh"]);
+    let ours = files(FIRST).remove(2);
+    let packed = ours.replace("/repo/", "/built/");
+    for what in ["--requires", "--provides", "--conflicts", "--scripts"] {
+        let rows = |path: &str| {
+            let text = host.good(&["rpm", "-qp", what, path]);
+            // Each writer adds the features of rpm that it uses, and newer rpm the name with the processor.
+            let is_same = |line: &&str| {
+                !line.is_empty() && !line.contains("rpmlib(") && !line.contains("(x86-64)")
+            };
+            let mut rows: Vec<_> = text.lines().filter(is_same).map(str::to_owned).collect();
+            rows.sort();
+            rows.dedup();
+            rows
+        };
+        assert_eq!(rows(&packed), rows(&ours), "{what}");
+    }
+    let format = "[%{FILENAMES} %{FILEMODES:perms} %{FILEUSERNAME} %{FILELINKTOS}\\n]";
+    let list = |path: &str| host.good(&["rpm", "-qp", "--queryformat", format, path]);
+    assert_eq!(list(&packed), list(&ours));
+    host.good(&["rpm", "-i", &packed]);
 }
