@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::root;
+use crate::series::Several;
 use crate::suite::{self, Wanted};
 
 /// The module of the attacks in the end-to-end tests.
@@ -17,9 +18,8 @@ const TABLE: &str = "target/attack.tsv";
 /// The series, and whether long runs are included.
 #[derive(clap::Args)]
 pub(crate) struct AttackArguments {
-    /// The series of Slurm: 22.05, 24.11, 26.05
-    #[arg(long, default_value = "all")]
-    slurm: String,
+    #[command(flatten)]
+    slurm: Several,
     /// The long runs as well
     #[arg(long)]
     full: bool,
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &AttackArguments) -> Result<()> {
         std::fs::remove_file(&path).with_context(|| format!("removing {TABLE} failed"))?;
     }
     let variables = vec![(VARIABLE, path.clone().into())];
-    let wanted = Wanted::named(TESTS, &arguments.slurm, arguments.full, variables);
+    let wanted = Wanted::named(TESTS, arguments.slurm.or_all(), arguments.full, variables);
     let tested = suite::test(&wanted);
     print_table(&path)?;
     tested

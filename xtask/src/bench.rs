@@ -24,7 +24,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::cargo::{build as build_debug, build_release, root, run as run_command};
-use crate::series::Series;
+use crate::series::{One, Series};
 use crate::setup;
 use table::Table;
 
@@ -44,7 +44,8 @@ enum Part {
     Status,
     /// The cost of many nodes and jobs in the controller; only when it is named, as it takes long
     Scale,
-    /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long
+    /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long. This one and `plan`
+    /// run on any Slurm, with gpufrac's debug build for all but the machine's own
     Burst,
     /// The same jobs on eight GPUs with a fixed division and with the layout uniform; only when it is named, as it
     /// takes long
@@ -78,10 +79,8 @@ pub(crate) struct BenchArguments {
     /// Jobs that wait there
     #[arg(long, default_value_t = 5000)]
     scale_jobs: usize,
-    /// The series of Slurm (22.05, 24.11, 26.05) of `burst` and `plan`, with gpufrac's debug build for all but the
-    /// machine's own; that one unless said
-    #[arg(long)]
-    slurm: Option<String>,
+    #[command(flatten)]
+    slurm: One,
     /// Jobs of a second each that come at once
     #[arg(long, default_value_t = 500)]
     burst_jobs: usize,
@@ -132,10 +131,9 @@ pub(crate) struct BenchArguments {
 }
 
 impl BenchArguments {
-    /// The series of `--slurm`, with what is built for it; None for the machine's own, which is part of each build.
+    /// The named series, with what is built for it; None for the machine's own, which is part of each build.
     fn other_series(&self) -> Result<Option<Series>> {
-        let series = self.slurm.as_deref().map(Series::prepare).transpose()?;
-        let series = series.filter(|series| !series.is_own());
+        let series = self.slurm.named()?.filter(|series| !series.is_own());
         if let Some(series) = &series {
             series.build()?;
         }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use gpufrac_lab::{JobId, Lab, User, stop_folder};
 
 use crate::map::{Stand, draw};
-use crate::series::Series;
+use crate::series::One;
 use crate::{cargo, picture, setup};
 
 /// Memory slices of the demo's GPUs.
@@ -19,9 +19,8 @@ pub(crate) struct DemoArguments {
     /// Write the picture of README.md, the four jobs on their GPUs, into this folder
     #[arg(long, value_name = "FOLDER")]
     picture: Option<PathBuf>,
-    /// Series of Slurm, such as 26.05; the machine's own unless given
-    #[arg(long, value_name = "SERIES")]
-    slurm: Option<String>,
+    #[command(flatten)]
+    slurm: One,
     /// Everything was built, as in tests
     #[arg(long, hide = true)]
     built: bool,
@@ -48,16 +47,11 @@ while [ ! -e go ]; do sleep 0.1; done
 
 pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     if !arguments.built {
-        let mut packages = vec![setup::CLUSTER];
-        packages.extend(arguments.slurm.is_some().then_some(setup::RELEASES));
-        setup::run(&packages)?;
+        setup::run(&arguments.slurm.packages())?;
         println!("building gpufrac ...");
         cargo::build_for_labs()?;
     }
-    let series = match &arguments.slurm {
-        Some(name) => Series::prepare(name)?,
-        None => Series::own()?,
-    };
+    let series = arguments.slurm.prepare()?;
     if !arguments.built {
         series.build()?;
     }
@@ -77,7 +71,7 @@ pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
             Some(pools) => builder.pools(pools),
             None => builder,
         };
-        let lab = series.give(builder)?.start()?;
+        let lab = series.give(builder).start()?;
         let folder = lab.folder().root().to_path_buf();
         folders
             .lock()

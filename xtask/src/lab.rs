@@ -10,7 +10,7 @@ use gpufrac_lab::{Folder, Lab, LabBuilder, Listed, stop_folder};
 use gpusim::admin::parse_gpus;
 
 use crate::cargo::{build_for_labs, root};
-use crate::series::Series;
+use crate::series::One;
 use crate::setup;
 
 #[derive(Subcommand)]
@@ -41,9 +41,8 @@ pub(crate) struct Up {
     /// How they are shared: mig, mps, mig+mps or timeslice. MPS has NVIDIA's own control daemon
     #[arg(long, default_value = "mig")]
     mechanism: Mechanism,
-    /// The series of Slurm (22.05, 24.11, 26.05); the machine's own unless said
-    #[arg(long)]
-    slurm: Option<String>,
+    #[command(flatten)]
+    slurm: One,
     /// slurmdbd on a database of its own, for sacct, sreport and limits
     #[arg(long)]
     accounting: bool,
@@ -151,25 +150,20 @@ fn start(up: &Up) -> Result<()> {
     }
     let (model, count) = gpus(up)?;
     let pool = pool(up.mechanism, model)?;
-    let mut packages = vec![setup::CLUSTER];
+    let mut packages = up.slurm.packages();
     packages.extend(up.accounting.then_some(setup::ACCOUNTING));
-    packages.extend(up.slurm.is_some().then_some(setup::RELEASES));
     setup::run(&packages)?;
-    let series = match &up.slurm {
-        Some(name) => Series::prepare(name)?,
-        None => Series::own()?,
-    };
+    let series = up.slurm.prepare()?;
     build_for_labs()?;
     series.build()?;
-    let mut builder = Lab::builder()
+    let mut builder = series
+        .give(Lab::builder())
         .quiet()
         .name(&up.name, &node_prefix(&up.name))
         .nodes(up.nodes)
         .gpus(model, count)
         .mig(up.mechanism.uses_mig())
         .plugins(!up.plain)
-        .slurm(series.slurm()?)
-        .series_folder(series.build_folder())
         .folder(&folder);
     if up.mechanism != Mechanism::Mig {
         builder = builder.pools(&pool);
@@ -219,7 +213,12 @@ fn explain(up: &Up, nodes: &[String], folder: &Folder) {
             folder.gpufrac_conf().display()
         );
     }
-    println!("  export PATH={}:$PATH", folder.bin().display());
+    let programs = folder.programs();
+    let programs: Vec<_> = programs
+        .iter()
+        .map(|place| place.display().to_string())
+        .collect();
+    println!("  export PATH={}:$PATH", programs.join(":"));
     match folder.namespace() {
         namespace if namespace.exists() => println!(
             "  nsenter --mount={} --wdns={}",

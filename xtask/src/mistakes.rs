@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::root;
+use crate::series::Several;
 use crate::suite::{self, Wanted};
 
 /// The module of the mistakes in the end-to-end tests.
@@ -17,9 +18,8 @@ const TABLE: &str = "target/mistakes.tsv";
 /// The series of Slurm.
 #[derive(clap::Args)]
 pub(crate) struct MistakesArguments {
-    /// The series of Slurm: 22.05, 24.11, 26.05
-    #[arg(long, default_value = "all")]
-    slurm: String,
+    #[command(flatten)]
+    slurm: Several,
 }
 
 /// Makes all mistakes, and prints the outcome of each.
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &MistakesArguments) -> Result<()> {
         std::fs::remove_file(&path).with_context(|| format!("removing {TABLE} failed"))?;
     }
     let variables = vec![(VARIABLE, path.clone().into())];
-    let wanted = Wanted::named(TESTS, &arguments.slurm, true, variables);
+    let wanted = Wanted::named(TESTS, arguments.slurm.or_all(), true, variables);
     let tested = suite::test(&wanted);
     print_table(&path)?;
     tested

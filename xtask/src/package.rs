@@ -23,16 +23,15 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::cargo::{root, stage};
-use crate::series::{self, Series};
+use crate::series::Several;
 use crate::version;
 use build::Processor;
 use write::{debs, rpms};
 
 #[derive(clap::Args)]
 pub(crate) struct PackageArguments {
-    /// A series of Slurm (22.05, 24.11, 26.05), and further ones; all of them unless said
-    #[arg(long = "slurm")]
-    series: Vec<String>,
+    #[command(flatten)]
+    slurm: Several,
     /// A processor to build for, and further ones; all of them unless said, this machine's where packages are tried
     #[arg(long = "processor", value_name = "PROCESSOR")]
     processors: Vec<Processor>,
@@ -55,11 +54,7 @@ pub(crate) struct PackageArguments {
 }
 
 pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
-    let names: Vec<&str> = if arguments.series.is_empty() {
-        series::names().collect()
-    } else {
-        arguments.series.iter().map(String::as_str).collect()
-    };
+    let wanted = arguments.slurm.or_all();
     let output = match &arguments.output {
         Some(folder) => folder.clone(),
         None => root().join("target/packages"),
@@ -71,11 +66,11 @@ pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
         given => given.clone(),
     };
     let mut builds = Vec::new();
-    for name in names {
-        let series = Series::prepare(name)?;
+    for name in wanted.names()? {
+        let series = wanted.prepare(name)?;
         for processor in &processors {
             let title = format!("build for Slurm {name} on {}", processor.name());
-            let include = series.slurm()?.include();
+            let include = series.slurm().include();
             builds.push(stage(&title, || {
                 build::build(&include, *processor, arguments.debug)
             })?);

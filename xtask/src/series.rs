@@ -1,7 +1,10 @@
-//! The series of Slurm that gpufrac is tested on, each from a Debian release.
+//! The series of Slurm that gpufrac is tested on, each from a Debian release or from a prefix.
 //!
-//! One of them is the machine's own. The others are installed in folders of the user's cache by debootstrap, from the
-//! mirror of the machine's apt; nothing of them is installed on the machine.
+//! One of them is the machine's own. Those of other Debian releases are installed in folders of the user's cache by
+//! debootstrap, from the mirror of the machine's apt; nothing of them is installed on the machine. Those of prefixes
+//! were built by somebody before.
+
+mod wanted;
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,6 +16,8 @@ use gpufrac_lab::{LabBuilder, Slurm};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::cargo::{cargo, root, run};
+
+pub(crate) use wanted::{One, Several};
 
 /// Series of Slurm, each with the name of the Debian release.
 const SERIES: [(&str, &str); 3] = [
@@ -44,10 +49,10 @@ const PACKAGES_OF_SERIES: [&str; 8] = [
 ];
 
 /// A series that can be built for and run.
+#[derive(Debug, Clone)]
 pub(crate) struct Series {
     pub name: &'static str,
-    /// The folder of the release; None for the machine's own.
-    root: Option<PathBuf>,
+    slurm: Slurm,
 }
 
 /// The names of all series, the oldest first.
@@ -75,7 +80,15 @@ impl Series {
             );
         }
         println!("Slurm {}", slurm.release());
-        Ok(Self { name, root })
+        Ok(Self { name, slurm })
+    }
+
+    /// The Slurm with this prefix.
+    fn in_prefix(prefix: &str) -> Result<Self> {
+        let slurm = Slurm::in_prefix(std::path::absolute(prefix)?)?;
+        // There are a few for each run of this program.
+        let name = slurm.series().leak();
+        Ok(Self { name, slurm })
     }
 
     /// The folder of a clean Debian with this series, even if it is the machine's own.
@@ -108,32 +121,45 @@ impl Series {
 
     /// Whether it is the machine's own series.
     pub fn is_own(&self) -> bool {
-        self.root.is_none()
+        self.slurm.is_own()
     }
 
     /// Slurm itself.
-    pub fn slurm(&self) -> Result<Slurm> {
-        Ok(Slurm::in_root(self.root.clone())?)
+    pub fn slurm(&self) -> &Slurm {
+        &self.slurm
+    }
+
+    /// The option of `cargo xtask` that names it.
+    pub fn option(&self) -> String {
+        match self.slurm.prefix() {
+            Some(prefix) => format!("--slurm-prefix {}", prefix.display()),
+            None => format!("--slurm {}", self.name),
+        }
     }
 
     /// The build folder for its headers: bindings of one Slurm must not be used for another.
     pub fn build_folder(&self) -> PathBuf {
-        match &self.root {
-            None => root().join("target/debug"),
-            Some(_) => self.target().join("debug"),
+        if self.is_own() {
+            root().join("target/debug")
+        } else {
+            self.target().join("debug")
         }
     }
 
     fn target(&self) -> PathBuf {
-        root().join("target/slurm").join(self.name)
+        let place = match self.slurm.prefix() {
+            Some(_) => "target/slurm/prefix",
+            None => "target/slurm",
+        };
+        root().join(place).join(self.name)
     }
 
     /// Builds the packages that depend on its headers. Every build contains those for the machine's own series.
     pub fn build(&self) -> Result<()> {
-        match self.root {
-            None => Ok(()),
-            Some(_) => self.build_in(&self.target(), &PACKAGES_OF_SERIES),
+        if self.is_own() {
+            return Ok(());
         }
+        self.build_in(&self.target(), &PACKAGES_OF_SERIES)
     }
 
     /// Builds the plugins in the folder in which tests build variants of them (with a feature, for other headers), so
@@ -156,27 +182,24 @@ impl Series {
 
     /// The variable with the path of its headers; None for the machine's own.
     fn include(&self) -> Option<(&'static str, OsString)> {
-        let include = self.root.as_ref()?.join("usr/include");
-        Some(("GPUFRAC_SLURM_INCLUDE", include.into()))
+        let include = self.slurm.include().into();
+        (!self.is_own()).then_some(("GPUFRAC_SLURM_INCLUDE", include))
     }
 
     /// A lab that runs on this series.
-    pub fn give(&self, builder: LabBuilder) -> Result<LabBuilder> {
-        Ok(builder
-            .slurm(self.slurm()?)
-            .series_folder(self.build_folder()))
+    pub fn give(&self, builder: LabBuilder) -> LabBuilder {
+        builder
+            .slurm(self.slurm.clone())
+            .series_folder(self.build_folder())
     }
 
     /// The environment by which an end-to-end test runs on this series.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let Some(root) = &self.root else {
-            return Vec::new();
-        };
-        let mut environment = vec![
-            ("GPUFRAC_SLURM_ROOT", root.into()),
-            ("GPUFRAC_SERIES_DIR", self.build_folder().into()),
-        ];
-        environment.extend(self.include());
+        let mut environment = self.slurm.environment();
+        if let Some(include) = self.include() {
+            let folder = self.build_folder().into();
+            environment.extend([("GPUFRAC_SERIES_DIR", folder), include]);
+        }
         environment
     }
 }

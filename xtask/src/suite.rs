@@ -28,7 +28,7 @@ use self::report::Report;
 use self::table::{On, Row, Table};
 use crate::cargo::{Counts, build, cargo, root, run, stage, tests};
 use crate::pages;
-use crate::series::{self, Series};
+use crate::series::{self, Series, Several};
 use crate::setup;
 use crate::words;
 
@@ -57,17 +57,16 @@ const FULL: [(&str, &str); 8] = [
 /// The tests to run.
 #[derive(clap::Args)]
 pub(crate) struct Wanted {
-    /// The series of Slurm for the end-to-end tests: 22.05, 24.11, 26.05, or `all`. Unless given, the table
-    /// tests/lab/tests/e2e/series.toml decides; with NAME, the machine's own series
-    #[arg(long)]
-    slurm: Option<String>,
+    #[command(flatten)]
+    slurm: Several,
     /// Everything in real time, on all series, with long soaks: hours. For a release
     #[arg(long)]
     full: bool,
     /// The seed of the random tests; drawn unless given, and printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Only tests whose names contain this
+    /// Only tests whose names contain this; on the machine's own Slurm, unless another is named. Without NAME the table
+    /// tests/lab/tests/e2e/series.toml says on which Slurm each test runs
     #[arg(last = true)]
     name: Option<String>,
     /// Further variables of the tests.
@@ -76,15 +75,15 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Runs the tests whose names contain `name`, on a series of Slurm or on all, with further variables.
+    /// Runs the tests whose names contain `name`, on these series of Slurm, with further variables.
     pub(crate) fn named(
         name: &str,
-        slurm: &str,
+        slurm: Several,
         full: bool,
         variables: Vec<(&'static str, OsString)>,
     ) -> Self {
         Self {
-            slurm: Some(slurm.to_owned()),
+            slurm,
             full,
             seed: None,
             name: Some(name.to_owned()),
@@ -97,13 +96,17 @@ impl Wanted {
 pub(crate) fn test(wanted: &Wanted) -> Result<()> {
     let began = Instant::now();
     let seed = wanted.seed.unwrap_or_else(fresh_seed);
-    let known: Vec<&'static str> = series::names().collect();
+    let mut known: Vec<&'static str> = series::names().collect();
     let drawn = known[(seed % known.len() as u64) as usize];
+    let names = wanted.slurm.names()?;
+    known.extend(&names);
+    known.sort_unstable();
+    known.dedup();
     println!("== seed {seed}: tests in which no version of Slurm takes part run on Slurm {drawn}");
     stage("set-up", || setup::run(setup::ALL))?;
     let choice = Choice {
         known: &known,
-        wanted: wanted.slurm.as_deref(),
+        wanted: &names,
         own: wanted.name.is_some().then(Series::own_name).transpose()?,
         drawn,
         full: wanted.full,
@@ -116,7 +119,7 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
         environment,
     };
     let cases = match wanted.name {
-        Some(_) => plan.prepare(Series::prepare)?,
+        Some(_) => plan.prepare(|name| wanted.slurm.prepare(name))?,
         None => plan.prepare_everything()?,
     };
     // Most tests wait, so the compiler can use the cores meanwhile.
@@ -196,7 +199,7 @@ impl Plan<'_> {
                 .choice
                 .order()?
                 .into_iter()
-                .map(|name| (name, scope.spawn(move || Series::prepare(name))))
+                .map(|name| (name, scope.spawn(move || self.wanted.slurm.prepare(name))))
                 .collect();
             self.prepare(|name| {
                 let download = downloads
@@ -241,6 +244,7 @@ impl Plan<'_> {
             }
             for (_, case) in &mut found {
                 case.environment.extend(series.environment());
+                case.option = series.option();
             }
             on_slurm.append(&mut found);
         }
@@ -273,6 +277,7 @@ impl Plan<'_> {
                     program: Arc::clone(program),
                     test: test.name.clone(),
                     series: Some(series),
+                    option: String::new(),
                     environment: self.environment.clone(),
                     load: load(row),
                     full: self.wanted.full,
@@ -308,8 +313,8 @@ fn load(row: &Row) -> Load {
 #[derive(Clone, Copy)]
 struct Choice<'a> {
     known: &'a [&'static str],
-    /// The series on the command line.
-    wanted: Option<&'a str>,
+    /// The series on the command line; none if the table decides.
+    wanted: &'a [&'static str],
     /// The machine's own series, if a test was named.
     own: Option<&'static str>,
     /// The series for tests that need any one series.
@@ -320,15 +325,9 @@ struct Choice<'a> {
 impl Choice<'_> {
     /// The series in the order of their builds: the machine's own first, because its build exists already.
     fn order(&self) -> Result<Vec<&'static str>> {
-        if let Some(wanted) = self.wanted.filter(|wanted| *wanted != "all") {
-            let found = self.known.iter().find(|name| **name == wanted);
-            let known = self.known.join(", ");
-            return found.map(|name| vec![*name]).with_context(|| {
-                format!("gpufrac is not tested on Slurm {wanted}; write one of {known}, or all")
-            });
-        }
         let own = Series::own_name()?;
-        let mut order = self.known.to_vec();
+        let names = if self.wanted.is_empty() { self.known } else { self.wanted };
+        let mut order = names.to_vec();
         order.sort_by_key(|name| *name != own);
         Ok(order)
     }
@@ -347,13 +346,14 @@ impl Choice<'_> {
                 .copied()
                 .collect()
         };
-        match (self.wanted, self.own, on) {
-            (Some("all"), ..) => possible,
-            (Some(wanted), ..) => only(wanted),
-            (None, Some(own), _) if only(own).is_empty() => possible[..1].to_vec(),
-            (None, Some(own), _) => only(own),
-            (None, None, On::One) if !self.full => only(self.drawn),
-            (None, None, _) => possible,
+        if !self.wanted.is_empty() {
+            return self.wanted.iter().flat_map(|name| only(name)).collect();
+        }
+        match (self.own, on) {
+            (Some(own), _) if only(own).is_empty() => possible[..1].to_vec(),
+            (Some(own), _) => only(own),
+            (None, On::One) if !self.full => only(self.drawn),
+            (None, _) => possible,
         }
     }
 }
@@ -396,6 +396,7 @@ fn plain_cases(
             program: Arc::clone(program),
             test: test.name.clone(),
             series: None,
+            option: String::new(),
             environment: environment.to_vec(),
             load: Load::Computes,
             full,
@@ -442,7 +443,7 @@ mod tests {
     fn choice() -> Choice<'static> {
         Choice {
             known: &KNOWN,
-            wanted: None,
+            wanted: &[],
             own: None,
             drawn: "24.11",
             full: false,
@@ -475,26 +476,13 @@ mod tests {
             ..usual
         };
         assert_eq!(of(own), some(&["22.05"], &["24.11"]));
-        let wanted = |name| Choice {
-            wanted: Some(name),
+        let wanted = |wanted: &'static [&'static str]| Choice {
+            wanted,
             own: Some("22.05"),
             ..usual
         };
-        assert_eq!(of(wanted("22.05")), some(&["22.05"], &[]));
-        assert_eq!(of(wanted("26.05")), some(&["26.05"], &["26.05"]));
-        assert_eq!(of(wanted("all")), some(&KNOWN, &["24.11", "26.05"]));
-    }
-
-    #[test]
-    fn a_series_that_is_not_tested_is_refused() {
-        let unknown = Choice {
-            wanted: Some("23.02"),
-            ..choice()
-        };
-        let error = unknown.order().unwrap_err().to_string();
-        assert!(
-            error.contains("write one of 22.05, 24.11, 26.05, or all"),
-            "{error}"
-        );
+        assert_eq!(of(wanted(&["22.05"])), some(&["22.05"], &[]));
+        assert_eq!(of(wanted(&["26.05"])), some(&["26.05"], &["26.05"]));
+        assert_eq!(of(wanted(&KNOWN)), some(&KNOWN, &["24.11", "26.05"]));
     }
 }

@@ -139,15 +139,12 @@ impl SlurmCommand {
 
 /// The lab's programs come before the system's.
 pub(crate) fn search_path(folder: &Folder) -> OsString {
-    let mut path = folder.bin().into_os_string();
-    let prefix = folder.prefix();
-    for programs in ["bin", "sbin"].map(|name| prefix.join(name)) {
-        if programs.exists() {
-            path.push(":");
-            path.push(programs);
-        }
+    let mut path = OsString::new();
+    for programs in folder.programs() {
+        path.push(programs);
+        path.push(":");
     }
-    path.push(":/usr/sbin:/usr/bin:/sbin:/bin");
+    path.push("/usr/sbin:/usr/bin:/sbin:/bin");
     path
 }
 

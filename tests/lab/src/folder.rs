@@ -113,6 +113,13 @@ impl Folder {
         self.0.join("prefix")
     }
 
+    /// The folders of programs that come before the system's: gpufrac's, then Slurm's if it has a prefix.
+    pub fn programs(&self) -> Vec<PathBuf> {
+        let slurms = ["bin", "sbin"].map(|name| self.prefix().join(name));
+        let existing = slurms.into_iter().filter(|folder| folder.exists());
+        std::iter::once(self.bin()).chain(existing).collect()
+    }
+
     pub(crate) fn munge(&self) -> PathBuf {
         self.0.join("munge")
     }

@@ -1,9 +1,11 @@
-//! The Slurm that a lab runs: the machine's own, or one of another Debian release in a folder.
+//! The Slurm that a lab runs: the machine's own, one of another Debian release in a folder, or one with a prefix.
 //!
 //! The `/usr` of the other release is mounted over the machine's in a mount namespace of the lab, and Slurm's
 //! programs run there at the paths for which they were built. Everything else (the lab's folder, `/proc`, control
-//! groups, users) is the machine's, and so are the tests themselves; they enter by [`Folder::namespace`].
+//! groups, users) is the machine's, and so are the tests themselves; they enter by [`Folder::namespace`]. The programs
+//! of a prefix run where they are.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,9 @@ const ROOT: &str = "GPUFRAC_SLURM_ROOT";
 
 /// The variable with the prefix of a Slurm built from its source, `/opt/slurm`.
 const PREFIX: &str = "GPUFRAC_SLURM_PREFIX";
+
+/// The name of a node's control group (`cgroup_prepend` in Slurm's src/interfaces/cgroup.c); otherwise it is `/slurm`.
+const GROUP_OF_NODE: &[u8] = b"/slurm_%n";
 
 /// A Slurm that is installed on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,12 +97,29 @@ impl Slurm {
         }
     }
 
+    /// The variables from which [`Slurm::of_environment`] makes this Slurm.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        match &self.place {
+            Place::Machine => Vec::new(),
+            Place::Root(root) => vec![(ROOT, root.into())],
+            Place::Prefix(prefix) => vec![(PREFIX, prefix.into())],
+        }
+    }
+
     /// The Slurm in a folder of Debian, or the machine's own.
     ///
     /// # Errors
     /// Its development files are not installed.
     pub fn in_root(root: Option<PathBuf>) -> Result<Self, LabError> {
         Self::at(root.map_or(Place::Machine, Place::Root))
+    }
+
+    /// The Slurm with this prefix, which was built from its source.
+    ///
+    /// # Errors
+    /// There is none, or its development files are not installed.
+    pub fn in_prefix(prefix: PathBuf) -> Result<Self, LabError> {
+        Self::at(Place::Prefix(prefix))
     }
 
     fn at(place: Place) -> Result<Self, LabError> {
@@ -124,6 +146,19 @@ impl Slurm {
         self.place.include()
     }
 
+    /// Whether it is the machine's own.
+    pub fn is_own(&self) -> bool {
+        self.place == Place::Machine
+    }
+
+    /// Its prefix, if it was built from its source.
+    pub fn prefix(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Prefix(prefix) => Some(prefix),
+            Place::Machine | Place::Root(_) => None,
+        }
+    }
+
     /// The folder of the Debian release that contains it; None for the machine's own and for a prefix.
     pub fn root(&self) -> Option<&Path> {
         match &self.place {
@@ -145,15 +180,30 @@ impl Slurm {
         })
     }
 
+    /// Whether several of its slurmd can run on one machine. A build without it (`--enable-multiple-slurmd`) puts no
+    /// node's name into the names of control groups.
+    ///
+    /// # Errors
+    /// As [`Slurm::plugins`], or the library there cannot be read.
+    pub fn has_several_nodes(&self) -> Result<bool, LabError> {
+        let Place::Prefix(_) = &self.place else {
+            return Ok(true);
+        };
+        let path = self.plugins()?.join("libslurmfull.so");
+        let bytes = fs::read(&path).map_err(LabError::file("reading", &path))?;
+        let mut words = bytes.windows(GROUP_OF_NODE.len());
+        Ok(words.any(|word| word == GROUP_OF_NODE))
+    }
+
     /// The folder of its own plugins, as it sees it.
     ///
     /// # Errors
-    /// They are not where Debian has them.
+    /// They are not where Debian has them, or slurmctld of a prefix does not run.
     pub fn plugins(&self) -> Result<PathBuf, LabError> {
         let place = match &self.place {
             Place::Machine => PathBuf::from("/usr/lib"),
             Place::Root(root) => root.join("usr/lib"),
-            Place::Prefix(prefix) => return Ok(prefix.join("lib/slurm")),
+            Place::Prefix(prefix) => return plugins_of(&prefix.join("sbin/slurmctld")),
         };
         let entries = fs::read_dir(&place).map_err(LabError::file("reading", &place))?;
         entries
@@ -172,6 +222,29 @@ impl Slurm {
                 hint: "cargo xtask setup".into(),
             })
     }
+}
+
+/// The folder of the plugins of a slurmctld. Slurm installs the library of its daemons there, and the loader says where
+/// it finds that: sites have `lib/slurm`, `lib64/slurm`, `lib/x86_64-linux-gnu/slurm` and others.
+fn plugins_of(slurmctld: &Path) -> Result<PathBuf, LabError> {
+    let output = Command::new("ldd").arg(slurmctld).output();
+    let output = output.map_err(LabError::file("starting ldd for", slurmctld))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    plugins_in(&text).ok_or_else(|| LabError::Machine {
+        what: format!(
+            "{} is not a slurmctld, or the loader does not find its libslurmfull.so",
+            slurmctld.display()
+        ),
+        hint: "name the folder that was given to Slurm's `configure --prefix`".into(),
+    })
+}
+
+/// The folder of Slurm's library in the output of ldd.
+fn plugins_in(text: &str) -> Option<PathBuf> {
+    let mut lines = text.lines();
+    let path = lines.find_map(|line| line.trim().strip_prefix("libslurmfull.so => "))?;
+    let (path, _address) = path.rsplit_once(" (")?;
+    Path::new(path).parent().map(Path::to_path_buf)
 }
 
 /// A command that runs in the lab's Slurm, in `place`, as this user and group or as root. The `PATH` of the caller
@@ -205,4 +278,20 @@ pub(crate) fn command(
         }
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loader_says_where_the_plugins_are() {
+        let text = "\
+\tlinux-vdso.so.1 (0x00007ffd)\n\
+\tlibslurmfull.so => /opt/my slurm/lib64/slurm/libslurmfull.so (0x00007f0c)\n\
+\tlibc.so.6 => /lib/libc.so.6 (0x00007f0b)\n";
+        assert_eq!(plugins_in(text), Some("/opt/my slurm/lib64/slurm".into()));
+        assert_eq!(plugins_in("\tlibslurmfull.so => not found\n"), None);
+        assert_eq!(plugins_in("\tnot a dynamic executable\n"), None);
+    }
 }

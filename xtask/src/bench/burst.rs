@@ -177,7 +177,7 @@ fn cluster(
 ) -> Result<Lab> {
     let mut builder = Lab::builder();
     if let Some(series) = series {
-        builder = series.give(builder)?;
+        builder = series.give(builder);
     }
     let lab = builder
         .quiet()

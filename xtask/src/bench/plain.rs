@@ -55,7 +55,7 @@ impl Plain<'_> {
         let extra = format!("NodeName=DEFAULT Gres={}\n{}", self.gres, self.slurm_conf);
         let mut builder = Lab::builder();
         if let Some(series) = self.series {
-            builder = series.give(builder)?;
+            builder = series.give(builder);
         }
         let lab = builder
             .quiet()

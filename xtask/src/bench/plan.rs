@@ -87,7 +87,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
             .pools(&pools(candidate, &model))
             .build_folder(build);
         let lab = match &series {
-            Some(series) => series.give(lab)?,
+            Some(series) => series.give(lab),
             None => lab,
         };
         let seen = on_slurm(&lab.start()?, &jobs)?;

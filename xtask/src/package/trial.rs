@@ -288,6 +288,7 @@ fn table(rows: &[(String, Vec<Outcome>)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::series::Several;
 
     #[test]
     fn the_pages_have_commands_and_name_known_hosts() {
@@ -307,7 +308,7 @@ mod tests {
     #[ignore = "builds for each series and starts clusters: ten minutes"]
     fn the_pages_for_admins_hold_on_all_series() {
         crate::package::run(&crate::package::PackageArguments {
-            series: Vec::new(),
+            slurm: Several::default(),
             processors: Vec::new(),
             output: None,
             try_out: true,
@@ -322,7 +323,7 @@ mod tests {
     #[ignore = "builds for each series, and once more on a host of it: half an hour"]
     fn the_source_builds_on_hosts_of_all_series() {
         crate::package::run(&crate::package::PackageArguments {
-            series: Vec::new(),
+            slurm: Several::default(),
             processors: Vec::new(),
             output: None,
             try_out: false,
@@ -340,7 +341,7 @@ mod tests {
     #[ignore = "builds for each series and starts clusters: ten minutes"]
     fn the_role_for_ansible_holds_on_all_series() {
         crate::package::run(&crate::package::PackageArguments {
-            series: Vec::new(),
+            slurm: Several::default(),
             processors: Vec::new(),
             output: None,
             try_out: false,

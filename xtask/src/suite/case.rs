@@ -21,6 +21,8 @@ pub(crate) struct Case {
     pub test: String,
     /// The series of Slurm; None for a test without Slurm.
     pub series: Option<&'static str>,
+    /// The option of `cargo xtask test` for this Slurm; empty for a test without Slurm.
+    pub option: String,
     pub environment: Vec<(&'static str, OsString)>,
     pub load: Load,
     pub full: bool,
@@ -139,11 +141,13 @@ fn verdict(passed: bool, output: &str) -> Verdict {
     }
 }
 
-/// The reason why a test was not run (`test_seed::not_run`), unless it panicked for another reason too.
+/// The reason why a test was not run (`test_seed::not_run`, or an error of the lab), unless it panicked for another
+/// reason too.
 fn not_run(output: &str) -> Option<&str> {
     let mut lines = output.lines();
     let mut reason = None;
     while let Some(line) = lines.next() {
+        reason = line.strip_prefix("Error: not run: ").or(reason);
         if line.contains(" panicked at ") {
             match lines.next()? {
                 "a scoped thread panicked" => {}
@@ -195,6 +199,7 @@ pub(crate) mod tests {
                 program: Arc::new(program),
                 test: test.to_owned(),
                 series,
+                option: series.map_or_else(String::new, |name| format!("--slurm {name}")),
                 environment: Vec::new(),
                 load: Load::Computes,
                 full: false,
@@ -235,6 +240,7 @@ pub(crate) mod tests {
         );
         assert_eq!(verdict(false, "not run: no network"), Verdict::Failed);
         assert_eq!(verdict(true, "not run: no network"), Verdict::Passed);
+        assert_eq!(verdict(false, "Error: not run: one node"), Verdict::NotHere);
     }
 
     #[test]

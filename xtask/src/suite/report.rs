@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 
-use super::case::{Outcome, Verdict};
+use super::case::{Case, Outcome, Verdict};
 use crate::cargo::Counts;
 
 /// The number of slowest tests at the end of the report.
@@ -66,10 +66,12 @@ impl Report {
 
     /// The command that repeats a case.
     fn command(&self, outcome: &Outcome) -> String {
-        let series = outcome.case.series;
-        let slurm = series.map_or_else(String::new, |series| format!("--slurm {series} "));
-        let test = &outcome.case.test;
-        format!("cargo xtask test {slurm}--seed {} -- {test}", self.seed)
+        let Case { option, test, .. } = &outcome.case;
+        let space = if option.is_empty() { "" } else { " " };
+        format!(
+            "cargo xtask test {option}{space}--seed {} -- {test}",
+            self.seed
+        )
     }
 
     fn failure(&self, outcome: &Outcome) -> String {

@@ -116,19 +116,27 @@ impl Table {
 
 impl Word {
     fn read(self, known: &[&str]) -> Result<On> {
-        let series = match self {
-            Self::Word(word) if word == "one" => return Ok(On::One),
-            Self::Word(word) if word == "all" => {
-                known.iter().map(|name| (*name).to_owned()).collect()
-            }
-            Self::Word(word) => {
-                bail!("`on = {word:?}`: write \"one\", \"all\" or a list of series")
-            }
-            Self::Series(series) => series,
+        let those = |wanted: &dyn Fn(&str) -> bool| {
+            let names = known.iter().filter(|name| wanted(name));
+            Ok(On::Each(names.map(|name| (*name).to_owned()).collect()))
         };
-        match series.iter().find(|name| !known.contains(&name.as_str())) {
-            Some(other) => bail!("Slurm {other} is none of {}", known.join(", ")),
-            None => Ok(On::Each(series)),
+        match self {
+            Self::Word(word) => match word.split_once(' ') {
+                None if word == "one" => Ok(On::One),
+                None if word == "all" => those(&|_| true),
+                // Names of series sort by year and month.
+                Some(("since", first)) => those(&|name| name >= first),
+                Some(("before", first)) => those(&|name| name < first),
+                _ => bail!(
+                    "`on = {word:?}`: write \"one\", \"all\", \"since SERIES\", \"before SERIES\" or a list of series"
+                ),
+            },
+            Self::Series(series) => {
+                match series.iter().find(|name| !known.contains(&name.as_str())) {
+                    Some(other) => bail!("Slurm {other} is none of {}", known.join(", ")),
+                    None => Ok(On::Each(series)),
+                }
+            }
         }
     }
 }
@@ -155,14 +163,20 @@ mod tests {
     fn a_table_is_read() {
         let text = group("\"one\"", "no Slurm in it", "\"a\", \"b\"")
             + &group("[\"24.11\"]", "a feature of it", "\"c\"")
-            + &group("\"all\"", "Slurm decides", "\"d\"");
+            + &group("\"all\"", "Slurm decides", "\"d\"")
+            + &group("\"since 23.11\"", "a feature of it and later", "\"e\"")
+            + &group("\"before 23.11\"", "not in later ones", "\"f\"");
         let table = Table::parse(&text, &KNOWN).unwrap();
         let on = |name| table.row(name).map(|row| row.on.clone());
         let each = |series: &[&str]| On::Each(series.iter().map(|s| (*s).to_owned()).collect());
         assert_eq!(on("b"), Some(On::One));
         assert_eq!(on("c"), Some(each(&["24.11"])));
         assert_eq!(on("d"), Some(each(&KNOWN)));
-        table.check(&tests(&["a", "b", "c", "d"])).unwrap();
+        assert_eq!(on("e"), Some(each(&["24.11"])));
+        assert_eq!(on("f"), Some(each(&["22.05"])));
+        table
+            .check(&tests(&["a", "b", "c", "d", "e", "f"]))
+            .unwrap();
     }
 
     #[test]

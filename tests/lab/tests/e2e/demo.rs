@@ -14,11 +14,14 @@ fn xtask() -> PathBuf {
 
 #[test]
 fn the_demo_shows_four_gpus_that_pieces_had() -> Result<(), LabError> {
-    let series = Slurm::of_environment()?.series().to_owned();
-    let ran = Command::new(xtask())
-        .args(["demo", "--built", "--slurm", &series])
-        .output()
-        .expect("cargo built xtask");
+    let slurm = Slurm::of_environment()?;
+    let mut demo = Command::new(xtask());
+    demo.args(["demo", "--built"]);
+    match slurm.prefix() {
+        Some(prefix) => demo.arg("--slurm-prefix").arg(prefix),
+        None => demo.args(["--slurm", &slurm.series()]),
+    };
+    let ran = demo.output().expect("cargo built xtask");
     let (stdout, stderr) = (
         String::from_utf8_lossy(&ran.stdout),
         String::from_utf8_lossy(&ran.stderr),

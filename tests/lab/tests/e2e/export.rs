@@ -49,9 +49,11 @@ fn programs(lab: &Lab) -> PathBuf {
     };
     let conf = lab.folder().slurm_conf();
     let conf = conf.display();
+    let path = std::env::join_paths(lab.folder().programs()).expect("paths without colons");
+    let path = path.display();
     for name in ["sacct", "scontrol"] {
         let script = format!(
-            "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF={conf} exec {enter} {name} \"$@\"\n"
+            "#!/bin/sh\nPATH={path}:/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF={conf} exec {enter} {name} \"$@\"\n"
         );
         let path = folder.join(name);
         fs::write(&path, script).expect("the program");

@@ -186,7 +186,7 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
 const BOOT: &str = "\
 #!/bin/sh
 sleep 2
-export PATH=@ROOT@/bin:/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf GPUFRAC_CONFIG=@ROOT@/etc/gpufrac.toml
+export PATH=@ROOT@/bin:@ROOT@/prefix/bin:@ROOT@/prefix/sbin:/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf GPUFRAC_CONFIG=@ROOT@/etc/gpufrac.toml
 rm -rf @ROOT@/run/$1/* @ROOT@/dev/$1/*
 gpusim init --lib @ROOT@/lib/libnvidia_ml.so --gpu H100-80:1 --mig --root @ROOT@/gpus/$1 || exit 1
 SLURMD_NODENAME=$1 gpufrac node-setup || exit 1
@@ -252,8 +252,8 @@ fn a_fraction_that_waits_switches_a_node_on() -> Result<(), LabError> {
         .powered_down()
         .script("boot", BOOT)
         .script("halt", HALT)
-        .script("resume", "#!/bin/sh\nexport PATH=/usr/bin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf\nfor node in $(scontrol show hostnames $1); do @ROOT@/bin/boot $node >>@ROOT@/log/resume.out 2>&1; done\n")
-        .script("suspend", "#!/bin/sh\nexport PATH=/usr/bin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf\nfor node in $(scontrol show hostnames $1); do @ROOT@/bin/halt $node >>@ROOT@/log/suspend.out 2>&1; done\n")
+        .script("resume", "#!/bin/sh\nexport PATH=@ROOT@/prefix/bin:/usr/bin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf\nfor node in $(scontrol show hostnames $1); do @ROOT@/bin/boot $node >>@ROOT@/log/resume.out 2>&1; done\n")
+        .script("suspend", "#!/bin/sh\nexport PATH=@ROOT@/prefix/bin:/usr/bin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf\nfor node in $(scontrol show hostnames $1); do @ROOT@/bin/halt $node >>@ROOT@/log/suspend.out 2>&1; done\n")
         .slurm_conf_extra(
             "ResumeProgram=@ROOT@/bin/resume\nSuspendProgram=@ROOT@/bin/suspend\nSuspendTime=5\n\
              SuspendTimeout=10\nResumeTimeout=60\nResumeRate=0\nSuspendRate=0\nSlurmctldParameters=cloud_dns,power_save_interval=1,power_save_min_interval=1\n\

@@ -85,7 +85,7 @@ impl Rest {
         let socket = work.join("rest.socket");
         // It submits as the user who runs it, and refuses to run as root.
         let daemon = lab
-            .command("/usr/sbin/slurmrestd")
+            .command("slurmrestd")
             .user(&lab.users()[0])
             .args(["-a", "rest_auth/local"])
             .args(api.options)
