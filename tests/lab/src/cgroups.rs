@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::patience::Patience;
 use crate::process::Process;
@@ -145,30 +146,49 @@ fn unified() -> Option<PathBuf> {
     })
 }
 
-fn node_groups(node: &str) -> impl Iterator<Item = PathBuf> {
-    let version1 = HIERARCHIES.into_iter().map(move |hierarchy| {
-        Path::new(MOUNT)
-            .join(hierarchy)
-            .join(format!("slurm_{node}"))
-    });
-    version1.chain(scope(node)).filter(|path| path.is_dir())
+/// The groups of a node's jobs, by the names that its slurmd gives them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Groups {
+    /// The names contain that of the node.
+    Of(String),
+    /// Those of a slurmd that is alone on its machine.
+    Alone,
 }
 
-/// The node's group in the unified hierarchy.
-fn scope(node: &str) -> Option<PathBuf> {
-    let name = format!("{node}_slurmstepd.scope");
-    unified().map(|mount| mount.join("system.slice").join(name))
+impl Groups {
+    /// All that exist.
+    fn existing(&self) -> impl Iterator<Item = PathBuf> {
+        let (group, scope) = match self {
+            Self::Of(node) => (format!("slurm_{node}"), format!("{node}_slurmstepd.scope")),
+            Self::Alone => ("slurm".to_owned(), "slurmstepd.scope".to_owned()),
+        };
+        let version1 = HIERARCHIES
+            .into_iter()
+            .map(move |hierarchy| Path::new(MOUNT).join(hierarchy).join(&group));
+        let scope = unified().map(|mount| mount.join("system.slice").join(scope));
+        version1.chain(scope).filter(|path| path.is_dir())
+    }
+
+    /// Whether there are such groups, of this or another cluster.
+    pub fn exist(&self) -> bool {
+        self.existing().next().is_some()
+    }
+
+    /// Whether a process with this `/proc/PID/cgroup` is in these groups.
+    pub fn hold(&self, memberships: &str) -> bool {
+        match self {
+            Self::Of(node) => memberships.contains(node.as_str()),
+            Self::Alone => {
+                memberships.contains("/slurm/") || memberships.contains("/slurmstepd.scope/")
+            }
+        }
+    }
 }
 
-/// Whether a node of this name already has control groups, of this or another cluster.
-pub(crate) fn name_is_taken(node: &str) -> bool {
-    node_groups(node).next().is_some()
-}
-
-/// Every process in the groups of `node`.
-fn processes(node: &str) -> Vec<Process> {
+/// Every process in the groups of a node.
+fn processes(groups: &Groups) -> Vec<Process> {
     let mut found = Vec::new();
-    for root in node_groups(node) {
+    for root in groups.existing() {
         for group in depth_first(&root) {
             let pids = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
             for pid in pids.lines().filter_map(|pid| pid.parse().ok()) {
@@ -183,24 +203,25 @@ fn processes(node: &str) -> Vec<Process> {
     found
 }
 
-/// Kills the remaining processes in the groups of `node`, and removes the groups.
+/// Kills the remaining processes in the groups of a node, and removes the groups.
 ///
 /// # Errors
 /// A group cannot be removed although its processes were killed.
-pub(crate) fn remove(node: &str) -> Result<(), LabError> {
+pub(crate) fn remove(groups: &Groups) -> Result<(), LabError> {
     let patience = Patience::new(Duration::from_secs(2));
     loop {
-        for root in node_groups(node).filter(|root| root.starts_with("/sys/fs/cgroup/freezer")) {
+        let frozen = Path::new(MOUNT).join("freezer");
+        for root in groups.existing().filter(|root| root.starts_with(&frozen)) {
             // A frozen process cannot be killed.
             for group in depth_first(&root) {
                 let _ = fs::write(group.join("freezer.state"), "THAWED");
             }
         }
-        for process in processes(node) {
+        for process in processes(groups) {
             process.signal(Signal::SIGKILL);
         }
         let mut problem = None;
-        for group in node_groups(node).flat_map(|root| depth_first(&root)) {
+        for group in groups.existing().flat_map(|root| depth_first(&root)) {
             if let Err(reason) = fs::remove_dir(&group)
                 && group.exists()
             {
@@ -235,8 +256,8 @@ fn depth_first(root: &Path) -> Vec<PathBuf> {
 }
 
 /// The group for an adopted process, derived from that of the step's slurmstepd.
-pub(crate) fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
-    let mut lines = memberships.lines().filter(|line| line.contains(node));
+pub(crate) fn extern_group(memberships: &str, groups: &Groups) -> Option<PathBuf> {
+    let mut lines = memberships.lines().filter(|line| groups.hold(line));
     let path = |line: &str, mark: &str| {
         let (_, path) = line.split_once(mark)?;
         Some(PathBuf::from(path.trim_start_matches('/')))

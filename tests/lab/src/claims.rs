@@ -7,8 +7,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
 
-use crate::cgroups;
+use crate::cgroups::Groups;
+use crate::patience::poll_until;
 
 /// Below the kernel's range for outgoing connections, so that no connection takes a port between the choice and the
 /// daemon's start.
@@ -16,6 +18,9 @@ const PORTS: std::ops::Range<u16> = 12_000..32_000;
 
 /// The number of ports that are claimed together.
 const BLOCK: u16 = 8;
+
+/// The time limit until other labs have ended, in a row of tests.
+const ALONE_LIMIT: Duration = Duration::from_secs(180);
 
 /// The number of attempts to find free ports or a free name.
 const TRIES: u32 = 10_000;
@@ -53,7 +58,16 @@ impl Claims {
 
     /// Claims a prefix of node names. Labs without a program are found by their control groups.
     pub fn prefix(&mut self, prefix: &str) -> bool {
-        self.take(&format!("nodes/{prefix}")) && !cgroups::name_is_taken(&format!("{prefix}1"))
+        self.take(&format!("nodes/{prefix}")) && !Groups::Of(format!("{prefix}1")).exist()
+    }
+
+    /// Claims the groups of a slurmd that is alone on its machine, after the labs that have them now; returns whether
+    /// this lab has them now.
+    pub fn alone(&mut self) -> bool {
+        let step = Duration::from_millis(200);
+        poll_until("the end of other labs", ALONE_LIMIT, step, || {
+            !Groups::Alone.exist() && self.take("alone")
+        })
     }
 
     /// A prefix of node names that no other lab has.

@@ -10,6 +10,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroups::Groups;
 use crate::patience::poll_until;
 use crate::process::Process;
 use crate::{Folder, LabError, SlurmCommand, cgroups, daemons, leftovers, mps};
@@ -20,15 +21,19 @@ pub(crate) struct Record {
     /// The name of the lab.
     pub name: Option<String>,
     pub nodes: Vec<String>,
+    /// The control groups of each node.
+    pub groups: Vec<Groups>,
     /// In the order of their start.
     pub processes: Vec<Process>,
     pub mounts: Vec<PathBuf>,
 }
 
 impl Record {
-    pub fn new(name: Option<String>, nodes: Vec<String>) -> Self {
+    pub fn new(name: Option<String>, nodes: Vec<String>, alone: bool) -> Self {
+        let groups = |node: &String| if alone { Groups::Alone } else { Groups::Of(node.clone()) };
         Self {
             name,
+            groups: nodes.iter().map(groups).collect(),
             nodes,
             processes: Vec::new(),
             mounts: Vec::new(),
@@ -110,10 +115,7 @@ pub(crate) fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
         let copy = config::last_good_name(node, &path);
         let _ = fs::remove_file(Path::new(config::LAST_GOOD).join(copy));
     }
-    record
-        .nodes
-        .iter()
-        .try_for_each(|node| cgroups::remove(node))
+    record.groups.iter().try_for_each(cgroups::remove)
 }
 
 /// Mounts of the lab's programs, which remain if an epilog never ran.

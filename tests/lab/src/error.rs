@@ -61,6 +61,9 @@ pub enum LabError {
         /// The last lines of the logs.
         logs: String,
     },
+    /// The Slurm cannot run such a lab; a test with this error counts as not run.
+    #[error("not run: {why}")]
+    NotHere { why: &'static str },
     /// The machine lacks something that a lab needs.
     #[error("{what}\nhint: {hint}")]
     Machine {

@@ -297,12 +297,13 @@ impl Lab {
     pub fn put_in_extern_step(&self, node: &str, job: JobId, pid: u32) -> Result<(), LabError> {
         let title = format!("slurmstepd: [{job}.extern]");
         let groups = leftovers::numeric_entries(Path::new("/proc")).into_iter();
+        let of_node = self.groups(node);
         let found = groups.flat_map(|stepd| {
             let proc = Path::new("/proc").join(stepd.to_string());
             let line = fs::read(proc.join("cmdline")).unwrap_or_default();
             let memberships = fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
-            if line.starts_with(title.as_bytes()) && memberships.contains(node) {
-                cgroups::extern_group(&memberships, node)
+            if line.starts_with(title.as_bytes()) && of_node.hold(&memberships) {
+                cgroups::extern_group(&memberships, of_node)
             } else {
                 None
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
 
+use crate::cgroups::Groups;
 use crate::claims::Claims;
 use crate::daemons::{self, Daemon, Environment, Way};
 use crate::ending::{self, Record};
@@ -202,6 +203,13 @@ impl Lab {
     /// The user of slurmctld, if that is not root.
     pub fn slurm_user(&self) -> Option<&User> {
         self.way.slurm_user.as_ref()
+    }
+
+    /// The control groups of one of its nodes.
+    pub(crate) fn groups(&self, node: &str) -> &Groups {
+        let mut nodes = self.record.nodes.iter().zip(&self.record.groups);
+        let found = nodes.find(|(name, _)| *name == node);
+        found.map_or(&Groups::Alone, |(_, groups)| groups)
     }
 
     pub(crate) fn way(&mut self) -> &mut Way {

@@ -54,7 +54,11 @@ impl LabBuilder {
         let mut claims = Claims::default();
         let prefix = self.prefix(&mut claims)?;
         let nodes: Vec<String> = (1..=self.nodes).map(|n| format!("{prefix}{n}")).collect();
-        let record = Record::new(self.name.clone(), nodes);
+        let alone = !slurm.has_several_nodes()?;
+        if alone {
+            self.stand_alone(&mut claims)?;
+        }
+        let record = Record::new(self.name.clone(), nodes, alone);
         let (folder, keeping) = self.place()?;
         let mut lab = Lab::new(&build, folder, keeping, record, users, slurm)?;
         // One for slurmctld, one for slurmdbd, the others for the nodes.
@@ -113,6 +117,23 @@ impl LabBuilder {
         claims.any_prefix().ok_or_else(|| LabError::Machine {
             what: "every name for nodes is taken on this machine".into(),
             hint: "remove what is left of old labs in /sys/fs/cgroup: slurm_lab*, lab*_slurmstepd.scope".into(),
+        })
+    }
+
+    /// Takes the whole machine, for a Slurm of which one slurmd runs on a machine.
+    fn stand_alone(&self, claims: &mut Claims) -> Result<(), LabError> {
+        if self.nodes > 1 {
+            return Err(LabError::NotHere {
+                why: "this Slurm was built without --enable-multiple-slurmd: a lab has one node",
+            });
+        }
+        if claims.alone() {
+            return Ok(());
+        }
+        Err(LabError::Machine {
+            what: "another slurmd has the control groups that this Slurm needs: it was built without --enable-multiple-slurmd"
+                .into(),
+            hint: "stop other labs, or remove what is left of them: /sys/fs/cgroup/*/slurm, slurmstepd.scope".into(),
         })
     }
 
