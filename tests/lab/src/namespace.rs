@@ -8,30 +8,30 @@ use crate::slurm::Place;
 use crate::{Folder, LabError, Slurm};
 
 /// The script of the namespace's first process; afterwards it only keeps the namespace alive. The lab's users get a
-/// shell there, because Slurm since 26.05 requeues a job with `--export=NAME` whose user cannot log in.
+/// shell there, because Slurm since 25.11 requeues a job with `--export=NAME` whose user cannot log in. The first
+/// argument is the root of another Debian, or empty.
 const MOUNTS: &str = "\
-mount --rbind \"$1/usr\" /usr &&
+[ -z \"$1\" ] || mount --rbind \"$1/usr\" /usr || exit 1
 sed 's#/usr/sbin/nologin$#/bin/sh#' /etc/passwd > \"$2\" &&
 mount --bind \"$2\" /etc/passwd || exit 1
-for path in etc/ld.so.cache etc/alternatives; do
+[ -z \"$1\" ] || for path in etc/ld.so.cache etc/alternatives; do
     mount --bind \"$1/$path\" \"/$path\" || exit 1
 done
 exec sleep infinity";
 
 impl Slurm {
-    /// Creates the namespace, or a link to the prefix, that a lab needs to run this Slurm.
+    /// Creates the namespace, and a link to the prefix, that a lab needs to run this Slurm.
     pub(crate) fn enter(&self, folder: &Folder) -> Result<Option<Daemon>, LabError> {
         let root = match &self.place {
             Place::Machine => return Ok(None),
-            Place::Root(root) => root,
+            Place::Root(root) => root.display().to_string(),
             Place::Prefix(prefix) => {
                 let link = folder.prefix();
                 std::os::unix::fs::symlink(prefix, &link)
                     .map_err(LabError::file("creating", &link))?;
-                return Ok(None);
+                String::new()
             }
         };
-        let root = root.display().to_string();
         let passwd = folder.etc().join("passwd").display().to_string();
         let args = [
             "--mount",

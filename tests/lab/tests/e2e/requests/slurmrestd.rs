@@ -41,7 +41,11 @@ impl Api {
                 nested: false,
                 spank: None,
             },
+            "23.02" => latest("v0.0.39", &["-s", "openapi/v0.0.39"]),
+            "23.11" => latest("v0.0.40", &["-s", "openapi/slurmctld", "-d", "v0.0.40"]),
+            "24.05" => latest("v0.0.41", &["-s", "openapi/slurmctld", "-d", "v0.0.41"]),
             "24.11" => latest("v0.0.42", &["-s", "openapi/slurmctld", "-d", "v0.0.42"]),
+            "25.05" => latest("v0.0.43", &["-s", "openapi/slurmctld", "-d", "v0.0.43"]),
             _ => latest("v0.0.44", &["-s", "openapi/slurmctld", "-d", "v0.0.44"]),
         }
     }
