@@ -219,7 +219,8 @@ fn metrics(lab: &Lab, record: &mut Record) -> Result<(), LabError> {
 
 fn shown(name: &str, gres: &str, tres: &str) -> Result<(), LabError> {
     let gpus: Vec<&str> = [["H100-80:mig"; 8], ["H100-80"; 8]].concat();
-    let own_metrics = crate::since(25, 11)?;
+    // Metrics came with 25.11, without GPUs.
+    let own_metrics = crate::since(26, 5)?;
     let metrics_type = if own_metrics { "MetricsType=metrics/openmetrics\n" } else { "" };
     let partitions: Vec<(String, String)> = (1..)
         .zip(JOBS)
