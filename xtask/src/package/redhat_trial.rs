@@ -210,7 +210,7 @@ fn with<'a>(words: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
 }
 
 /// Promise (admins): .rpm on Slurm of SchedMD, EPEL and OpenHPC: install, upgrade and downgrade with files that the
-/// admin changed, a change of the series, and removal, by dnf and by rpm; a refusal to go while Slurm's files name them.
+/// admin changed, a change of the series, removal, by dnf and rpm; a refusal to go while Slurm's files name them.
 /// With `rpm_alone_does_all_of_it_too`.
 #[test]
 fn dnf_installs_upgrades_downgrades_and_removes_all_packages() {

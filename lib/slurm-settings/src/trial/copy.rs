@@ -76,8 +76,10 @@ const LEFT_OUT: [&str; 55] = [
     "UnkillableStepProgram",
 ];
 
-/// Words of errors about nodes, none of which answers in a trial: when slurmctld writes them is chance.
-const OF_CONNECTIONS: [&str; 5] = [
+/// Words of errors that slurmctld writes by chance: about nodes, none of which answers in a trial, and about a clock
+/// that a busy machine reads slowly.
+const BY_CHANCE: [&str; 6] = [
+    "High latency for",
     "127.0.0.1",
     "localhost",
     "Connection refused",
@@ -219,7 +221,7 @@ impl Copy {
                 .min();
             let Some(start) = start else { continue };
             let mut text = line[start..].trim_end().to_owned();
-            if OF_CONNECTIONS.iter().any(|words| text.contains(words)) {
+            if BY_CHANCE.iter().any(|words| text.contains(words)) {
                 continue;
             }
             for (own, of_site) in &names {
