@@ -80,9 +80,9 @@ unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) ->
 /// Called after the submission; nothing to do.
 fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32) {}
 
-/// In a Slurm that this build is not for: leaves the request as it is, and warns a user who asks for a fraction. Options
-/// are read through functions that are the same in all series. The request is not refused, because slurmctld may have a
-/// plugin for it.
+/// In a Slurm that this build is not for: leaves the request as it is, and warns a user who asks for a fraction.
+/// Options are read through functions that are the same in all series. The request is not refused, because slurmctld
+/// may have a plugin for it.
 fn leave(options: &Options, foreign: Foreign) {
     let others = without_fraction().map(|(option, _)| option);
     let mut names = others.into_iter().chain([PER_TASK]);
