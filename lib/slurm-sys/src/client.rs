@@ -8,63 +8,26 @@
 
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
-use std::path::Path;
 use std::ptr;
 
-use libloading::os::unix::Library;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{self, Difference};
-use crate::release::{Release, Series};
+use crate::layout::Difference;
 use crate::{raw, text};
+use load::{LIBRARY, library, of_library};
 
 mod conf;
 mod elsewhere;
+mod load;
 mod node;
 mod reserve;
 
 pub use conf::{HookLimits, PrivateValues, SpankFiles};
 pub use elsewhere::{with_node, without_node};
+pub(crate) use load::load;
+pub use load::prefix;
 pub use node::Drained;
 pub use reserve::Reserve;
-
-#[allow(
-    dead_code,
-    missing_docs,
-    non_camel_case_types,
-    non_snake_case,
-    unsafe_op_in_unsafe_fn,
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used,
-    rustdoc::all
-)]
-mod library {
-    include!(concat!(env!("OUT_DIR"), "/client.rs"));
-}
-
-/// The name of the library in the release of the headers.
-const LIBRARY: &str = match Release::BUILT_FOR.series() {
-    Series(22, 5) => "libslurm.so.38",
-    Series(23, 2) => "libslurm.so.39",
-    Series(23, 11) => "libslurm.so.40",
-    Series(24, 5) => "libslurm.so.41",
-    Series(24, 11) => "libslurm.so.42",
-    Series(25, 5) => "libslurm.so.43",
-    Series(25, 11) => "libslurm.so.44",
-    Series(26, 5) => "libslurm.so.45",
-    _ => "libslurm.so",
-};
-
-/// The folder of the library at build time, for a Slurm with its own prefix (`/opt/slurm`) that the dynamic loader
-/// does not search. Empty if no library was beside the headers.
-const FOLDER: &str = env!("GPUFRAC_SLURM_LIB");
-
-/// The prefix (`/opt/slurm`) of the Slurm whose headers were bound, if its libraries are beside them; None in Debian.
-#[must_use]
-pub fn prefix() -> Option<&'static Path> {
-    Path::new(FOLDER).parent()
-}
 
 /// The reasons why a question to slurmctld failed.
 #[derive(Debug, thiserror::Error)]
@@ -232,29 +195,6 @@ impl JobInfo {
     }
 }
 
-/// Loads libslurm.
-pub(crate) fn load() -> Result<Library, ClientError> {
-    // RTLD_GLOBAL, because the plugins that libslurm loads (auth, hash) use its symbols from the process, as in
-    // Slurm's own programs, which link it.
-    let flags = libc::RTLD_NOW | libc::RTLD_GLOBAL;
-    // SAFETY: libslurm has no initialisers with preconditions.
-    let open = |name: &Path| unsafe { Library::open(Some(name), flags) };
-    let beside = (!FOLDER.is_empty()).then(|| open(&Path::new(FOLDER).join(LIBRARY)));
-    match beside {
-        Some(Ok(loaded)) => Ok(loaded),
-        _ => Ok(open(Path::new(LIBRARY))?),
-    }
-}
-
-/// The functions of a libslurm of the build's series, if its layouts are those of the build.
-fn of_library(loaded: Library) -> Result<library::LibSlurm, ClientError> {
-    if let Some(difference) = layout::difference(&loaded) {
-        return Err(ClientError::Layout(difference));
-    }
-    // SAFETY: the types of the functions come from the headers of the same series (the soname is part of LIBRARY).
-    Ok(unsafe { library::LibSlurm::from_library(loaded) }?)
-}
-
 /// A connection to the API of libslurm. One for each process.
 pub struct Client {
     library: library::LibSlurm,
@@ -286,7 +226,7 @@ impl Client {
     #[cfg(feature = "plugin")]
     pub fn of_host() -> Result<Self, ClientError> {
         // slurmstepd takes SPANK plugins of its own series alone.
-        let library = of_library(Library::this())?;
+        let library = of_library(libloading::os::unix::Library::this())?;
         Ok(Self { library })
     }
 
