@@ -49,8 +49,8 @@ pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBu
     Ok(program)
 }
 
-/// The packages of what a lab runs: gpufrac's plugins and programs, the simulator, and the lab's own parts.
-const OF_LABS: [&str; 12] = [
+/// gpufrac's plugins and programs, which are built for one Slurm.
+pub(crate) const PACKAGES: [&str; 7] = [
     "job_submit_gpufrac",
     "cli_filter_gpufrac",
     "spank_gpufrac",
@@ -58,6 +58,10 @@ const OF_LABS: [&str; 12] = [
     "gpufrac-epilog",
     "gpufrac-reaper",
     "gpufrac",
+];
+
+/// What a lab runs besides gpufrac's plugins and programs: the simulator, a client of Slurm, and its own parts.
+const OF_LABS: [&str; 5] = [
     "slurm-sys",
     "gpusim",
     "nvml-sim",
@@ -72,7 +76,8 @@ pub(crate) fn build() -> Result<()> {
 
 /// Builds what a lab runs, with the profile of tests.
 pub(crate) fn build_for_labs() -> Result<()> {
-    let packages = OF_LABS.iter().flat_map(|name| ["-p", name]);
+    let packages = PACKAGES.iter().chain(&OF_LABS);
+    let packages = packages.flat_map(|name| ["-p", name]);
     build_with(&packages.collect::<Vec<_>>())
 }
 

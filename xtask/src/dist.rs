@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::Release;
 
-use crate::cargo::{cargo, root, run as run_command};
+use crate::cargo::{PACKAGES, cargo, root, run as run_command};
 use crate::version;
 
 #[derive(clap::Args)]
@@ -26,16 +26,6 @@ pub(crate) struct DistArguments {
     #[arg(long)]
     plugin_dir: Option<PathBuf>,
 }
-
-pub(crate) const PACKAGES: [&str; 7] = [
-    "job_submit_gpufrac",
-    "cli_filter_gpufrac",
-    "spank_gpufrac",
-    "gpufrac-prolog",
-    "gpufrac-epilog",
-    "gpufrac-reaper",
-    "gpufrac",
-];
 
 /// The names of the plugins for Cargo and for Slurm.
 pub(crate) const PLUGINS: [(&str, &str); 3] = [

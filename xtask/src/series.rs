@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use gpufrac_lab::{LabBuilder, Slurm};
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::cargo::{cargo, root, run};
+use crate::cargo::{self, cargo, root, run};
 
 pub(crate) use wanted::{One, Several};
 
@@ -35,18 +35,6 @@ const COMPILER: &str = "gcc,libclang-dev,xz-utils,python3";
 
 /// The packages of the plugins.
 const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
-
-/// The packages that are built against Slurm's headers.
-const PACKAGES_OF_SERIES: [&str; 8] = [
-    "slurm-sys",
-    "job_submit_gpufrac",
-    "cli_filter_gpufrac",
-    "spank_gpufrac",
-    "gpufrac-prolog",
-    "gpufrac-epilog",
-    "gpufrac-reaper",
-    "gpufrac",
-];
 
 /// A series that can be built for and run.
 #[derive(Debug, Clone)]
@@ -159,7 +147,11 @@ impl Series {
         if self.is_own() {
             return Ok(());
         }
-        self.build_in(&self.target(), &PACKAGES_OF_SERIES)
+        // Besides what is packed, tests run an example of slurm-sys.
+        self.build_in(
+            &self.target(),
+            &[&cargo::PACKAGES[..], &["slurm-sys"]].concat(),
+        )
     }
 
     /// Builds the plugins in the folder in which tests build variants of them (with a feature, for other headers), so

@@ -9,8 +9,7 @@ use anyhow::{Context, Result, bail};
 use gpufrac_lab::Release;
 
 use super::elf::LIBC;
-use crate::cargo::{root, run};
-use crate::dist::PACKAGES;
+use crate::cargo::{PACKAGES, root, run};
 use crate::version;
 
 /// The linker and its caller, from PyPI.
