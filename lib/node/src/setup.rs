@@ -32,7 +32,7 @@ use crate::state::record::{
     GpuFacts, NodeRecord, RecordError, RecordedGpu, boot_id, further, ranges,
 };
 use crate::state::without;
-use crate::state::{pools, private, stuck};
+use crate::state::{pools, private, put_back, stuck};
 use gpufrac_host::files::{FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
@@ -199,6 +199,7 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     compute_mode::forget(node)?;
     without::forget_all(&node.run)?;
     stuck::forget_all(node)?;
+    put_back::forget_unfinished(node)?;
     let store = node.leases()?;
     let (leases, damaged) = store.readable()?;
     for error in damaged {

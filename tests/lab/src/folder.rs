@@ -1,5 +1,6 @@
 //! The paths in a lab's folder.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -200,8 +201,10 @@ impl Folder {
                 Some((_, message)) => !log.contains(message),
                 None => true,
             };
-            // Logs can be long, and each line is looked up in the other file.
+            // Logs can be long, and each line is looked up in the other file. A line that a daemon repeats is shown once.
+            let mut seen = BTreeSet::new();
             let last = text.lines().rev().take(10 * lines).filter(is_new);
+            let last = last.filter(|line| seen.insert(*line));
             let last: Vec<_> = last.take(lines).collect();
             if last.is_empty() {
                 continue;

@@ -79,7 +79,9 @@ pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
         other => other?,
     };
     let mut found = Vec::new();
-    for name in dir.names()? {
+    // A temporary file belongs to a prolog that writes it now.
+    let names = dir.names()?.into_iter();
+    for name in names.filter(|name| !is_temporary(name)) {
         let text = dir.read(&name)?;
         match text.as_deref().and_then(parse) {
             Some(job) => found.push(job),
@@ -88,6 +90,27 @@ pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
         }
     }
     Ok(found)
+}
+
+/// Removes what killed prologs left of notes, after a reboot: no prolog runs then.
+///
+/// # Errors
+/// A file cannot be removed.
+pub fn forget_unfinished(node: &Node) -> Result<(), FileError> {
+    let dir = match RootDir::open(&node.state.join(FOLDER)) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        other => other?,
+    };
+    let names = dir.names()?.into_iter();
+    for name in names.filter(|name| is_temporary(name)) {
+        dir.remove(&name)?;
+    }
+    Ok(())
+}
+
+/// Of [`RootDir::write`]; a note has the name of its job.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with('.')
 }
 
 #[cfg(test)]
@@ -113,5 +136,25 @@ mod tests {
         forget(&node, &again).unwrap();
         assert!(list(&node).unwrap().is_empty());
         assert!(!node.state.join(FOLDER).join("8").exists());
+    }
+
+    #[test]
+    fn a_note_that_a_prolog_writes_now_stays() {
+        let keep = tempfile::tempdir().unwrap();
+        let mut node = Node::new(Config::empty(), "n1");
+        node.state = keep.path().canonicalize().unwrap();
+        forget_unfinished(&node).unwrap();
+        let job = PutBack::now(JobId(7), 2, true);
+        note(&node, &job).unwrap();
+        let text = serde_json::to_string(&PutBack::now(JobId(8), 0, false)).unwrap();
+        let unfinished = node.state.join(FOLDER).join(RootDir::temporary("8"));
+        for text in [&text, "{"] {
+            std::fs::write(&unfinished, text).unwrap();
+            assert_eq!(list(&node).unwrap(), std::slice::from_ref(&job));
+            assert!(unfinished.exists());
+        }
+        forget_unfinished(&node).unwrap();
+        assert!(!unfinished.exists());
+        assert_eq!(list(&node).unwrap(), [job]);
     }
 }

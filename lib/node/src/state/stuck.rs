@@ -233,9 +233,12 @@ pub fn list(node: &Node) -> Result<Vec<Stuck>, FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(Vec::new());
     };
-    let mut names = dir.names()?;
-    names.sort_unstable();
-    let texts: Result<Vec<_>, _> = names.iter().map(|name| dir.read(name)).collect();
+    // `names` sorts. A temporary file belongs to a program that writes it now.
+    let names = dir
+        .names()?
+        .into_iter()
+        .filter(|name| !name.starts_with('.'));
+    let texts: Result<Vec<_>, _> = names.map(|name| dir.read(&name)).collect();
     let store = node.leases().ok();
     let stands = |stuck: &Stuck| match (&stuck.lost, &store) {
         // A damaged lease keeps its place, too.

@@ -97,11 +97,11 @@ fn time_slices() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Checks that a job's user was told the reason.
+/// Waits until a job's user is told the reason: the daemon acts first, and tells afterwards.
 fn expect_told(lab: &Lab, job: JobId, why: &str) -> Result<(), LabError> {
-    let output = lab.output(job)?;
-    assert!(output.contains(why), "{output}");
-    Ok(())
+    lab.wait("the user is told", Duration::from_secs(10), || {
+        Ok(lab.output(job)?.contains(why).then_some(()))
+    })
 }
 
 const MPS: &str = r#"
@@ -209,11 +209,10 @@ fn a_program_in_a_container_without_its_daemon_is_killed() -> Result<(), LabErro
         let output = lab.output(hidden).unwrap_or_default();
         Ok(output.contains(ended).then_some(()))
     })?;
-    let log = lab.reaper_log(node)?;
-    let output = lab.output(hidden)?;
-    assert!(log.contains("killed: processes"), "{log}{output}");
-    assert!(log.contains(&folder.display().to_string()), "{log}");
     expect_told(&lab, hidden, "is hidden from them; mount")?;
+    let log = lab.reaper_log(node)?;
+    assert!(log.contains("killed: processes"), "{log}");
+    assert!(log.contains(&folder.display().to_string()), "{log}");
     for job in [hidden, other] {
         expect_unnoticed(&lab, node, job, "a client of MPS")?;
         expect_spared(&lab, node, job)?;
