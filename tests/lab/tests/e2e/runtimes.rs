@@ -10,6 +10,7 @@ use gpufrac_lab::{Lab, LabBuilder, LabError};
 use serde_json::json;
 
 use crate::shared_devices::{control, start_with_control};
+use crate::timeslice_and_hami;
 
 const POOLS: &str = r#"
 [pool.mig]
@@ -37,13 +38,23 @@ partitions = ["timeslice"]
 cdi = true
 nodes = "@NODES@"
 gpus = [2]
+
+[pool.hami]
+mechanism = "hami"
+library = "@LIBRARY@"
+gpu = "L40S-48"
+partitions = ["hami"]
+cdi = true
+nodes = "@NODES@"
+gpus = [3]
 "#;
-const MECHANISMS: [&str; 3] = ["mig", "mps", "timeslice"];
+const MECHANISMS: [&str; 4] = ["mig", "mps", "timeslice", "hami"];
 
 /// A program in a container: its variables, the nodes in a folder that it opens (without a driver they answer that
-/// there is no device), and the answer of its control daemon.
+/// there is no device), the answer of its control daemon, and the library of HAMi-core that is loaded.
 const LOOK: &str = r#"echo "mechanism=$GPUFRAC_MECHANISM device=$CUDA_VISIBLE_DEVICES"
-echo "limits=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+echo "limits=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,$CUDA_DEVICE_MEMORY_LIMIT"
+echo "library=$(grep -om1 libvgpu.so /proc/self/maps)"
 for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/*; do
     (exec 3<"$file") 2>&1 | grep -q 'No such device' && echo "node=${file##*/}"
 done
@@ -74,9 +85,12 @@ cp "$CDI"/* "$WORK"/driver.json run/cdi
 mount --rbind run /run
 [ ! -d /sys/fs/cgroup/unified ] || mount -t tmpfs none /sys/fs/cgroup/unified
 podman $STORE run --rm --cgroups=disabled --network=host --security-opt seccomp=unconfined \
-    --device "gpufrac.io/slice=$SLURM_JOB_ID" --device test.io/driver=all -v /usr:/usr:ro -v "$WORK:$WORK" \
+    $OPTIONS -v /usr:/usr:ro -v "$WORK:$WORK" \
     --rootfs "$PWD/image.$SLURM_JOB_ID" /bin/bash "$WORK/$PROGRAM" /dev
 "#;
+
+/// The job's device of CDI, and what `nvidia-ctk cdi generate` describes on a real node.
+const DEVICES: &str = "--device gpufrac.io/slice=$SLURM_JOB_ID --device test.io/driver=all";
 
 /// The GPUs in a container that `nvidia-smi` lists, and programs that take a part of the slice's memory and more than
 /// all of it.
@@ -95,6 +109,7 @@ struct Seen {
     limits: String,
     nodes: BTreeSet<String>,
     daemon: String,
+    library: String,
 }
 
 impl Seen {
@@ -113,6 +128,7 @@ impl Seen {
                 .map(str::to_owned)
                 .collect(),
             daemon: get("daemon="),
+            library: get("library="),
         }
     }
 }
@@ -140,9 +156,11 @@ fn libraries(folder: &Path) -> String {
     format!("LD_LIBRARY_PATH={usr}:{folder}/lib/x86_64-linux-gnu")
 }
 
-fn builder() -> LabBuilder {
-    let builder = Lab::builder().gpu_list(&["H100-80:mig", "L40S-48", "T4-16"]);
-    let builder = builder.pools(POOLS);
+/// A pool of each mechanism; `place` is for the library of HAMi-core.
+fn builder(place: &Path) -> LabBuilder {
+    let builder = Lab::builder().gpu_list(&["H100-80:mig", "L40S-48", "T4-16", "L40S-48"]);
+    let library = timeslice_and_hami::build(place, "vgpu");
+    let builder = builder.pools(&POOLS.replace("@LIBRARY@", &library));
     let with_partition = |builder: LabBuilder, mechanism| builder.partition(mechanism, "");
     MECHANISMS.into_iter().fold(builder, with_partition)
 }
@@ -176,12 +194,14 @@ fn run(lab: &Lab, mechanism: &str, script: &str) -> Result<(Seen, String), LabEr
     assert_eq!(outside.nodes.len(), nodes, "{output}");
     let daemon = if mechanism == "mps" { "connected" } else { "No" };
     assert_eq!(outside.daemon, daemon, "{output}");
-    assert_eq!(outside.limits.len() > 1, mechanism == "mps", "{output}");
+    let has_limits = ["mps", "hami"].contains(&mechanism);
+    assert_eq!(outside.limits.len() > 2, has_limits, "{output}");
+    assert_eq!(!outside.library.is_empty(), mechanism == "hami", "{output}");
     Ok((outside, inside.to_owned()))
 }
 
-/// Promise (users): a program in a container of Charliecloud sees the slice of its job and no other, with MIG, MPS
-/// and time slices, without an option of gpufrac.
+/// Promise (users): a program in a container of Charliecloud sees the slice of its job and no other, with MIG, MPS,
+/// time slices and HAMi-core, without an option of gpufrac.
 #[test]
 fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
     let packages = [
@@ -191,7 +211,8 @@ fn charliecloud_shows_a_program_its_slice() -> Result<(), LabError> {
         "libsquashfuse0",
     ];
     let folder = test_seed::needed(unpack("bookworm", "charliecloud", &packages));
-    let lab = start_with_control(builder(), &control())?;
+    let place = timeslice_and_hami::folder();
+    let lab = start_with_control(builder(place.path()), &control())?;
     let ch_run = format!("{}/usr/bin/ch-run", folder.display());
     let script = format!(
         "{} {ch_run} -b /usr:/usr $WORK/image.$SLURM_JOB_ID -- /bin/bash $WORK/look.sh $DEV",
@@ -262,14 +283,31 @@ fn folder_of_cdi(lab: &Lab) -> PathBuf {
 }
 
 /// Promise (users): a program in a container of rootless podman sees the slice of its job and no other by the job's
-/// device of CDI, with MIG, MPS and time slices.
+/// device of CDI, with MIG, MPS, time slices and HAMi-core; without the device it has no GPU.
 #[test]
 fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
-    let lab = start_with_control(builder(), &control())?;
-    let script = format!("export PROGRAM=look.sh\n{}", podman(&lab)?);
+    let place = timeslice_and_hami::folder();
+    let lab = start_with_control(builder(place.path()), &control())?;
+    let podman = podman(&lab)?;
+    let with = |options| format!("export PROGRAM=look.sh OPTIONS=\"{options}\"\n{podman}");
     for mechanism in MECHANISMS {
-        let (outside, inside) = run(&lab, mechanism, &script)?;
+        let (outside, inside) = run(&lab, mechanism, &with(DEVICES))?;
         assert_eq!(Seen::read(&inside), outside, "{inside}");
+    }
+    for options in ["", "--env-host"] {
+        let (outside, inside) = run(&lab, "mig", &with(options))?;
+        let seen = Seen::read(&inside);
+        assert!(
+            seen.nodes.is_empty() && outside.daemon == seen.daemon,
+            "{inside}"
+        );
+        let variables = [seen.mechanism, seen.device];
+        let expected = if options.is_empty() {
+            [String::new(), String::new()]
+        } else {
+            [outside.mechanism, outside.device]
+        };
+        assert_eq!(variables, expected, "{inside}");
     }
     lab.wait_until_empty(Duration::from_secs(20))?;
     assert_eq!(
@@ -285,7 +323,11 @@ fn podman_shows_a_program_its_slice() -> Result<(), LabError> {
 fn a_container_has_the_devices_and_the_limits_of_its_job() -> Result<(), LabError> {
     let clients = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let (nvidia_smi, driver) = test_seed::needed(debian::nvidia_smi(&clients, "bookworm"));
-    let lab = builder().mps_standin().driver(&driver).start()?;
+    let place = timeslice_and_hami::folder();
+    let lab = builder(place.path())
+        .mps_standin()
+        .driver(&driver)
+        .start()?;
     for program in [nvidia_smi, lab.folder().bin().join("gpusim")] {
         let copy = lab
             .folder()
@@ -295,7 +337,7 @@ fn a_container_has_the_devices_and_the_limits_of_its_job() -> Result<(), LabErro
     }
     lab.write_work("use.sh", USE)?;
     let script = format!(
-        "export PROGRAM=use.sh\necho $CUDA_VISIBLE_DEVICES\n{}",
+        "export PROGRAM=use.sh OPTIONS=\"{DEVICES}\"\necho $CUDA_VISIBLE_DEVICES\n{}",
         podman(&lab)?
     );
 
