@@ -60,11 +60,12 @@ impl LabBuilder {
         }
         let record = Record::new(self.name.clone(), nodes, alone);
         let (folder, keeping) = self.place()?;
-        let mut lab = Lab::new(&build, folder, keeping, record, users, slurm)?;
+        let mut lab = Lab::new(&build, folder, keeping, record, users, slurm.clone())?;
         // One for slurmctld, one for slurmdbd, the others for the nodes.
         let count = lab.nodes().len() + 2;
         let mut ports = claims.ports(count);
-        let slurmdbd = ports.pop().filter(|_| self.accounting);
+        let accounting = self.accounting || slurm.needs_accounting();
+        let slurmdbd = ports.pop().filter(|_| accounting);
         if ports.len() + 1 < count {
             return Err(LabError::Machine {
                 what: "this machine has too few free TCP ports".into(),

@@ -19,8 +19,12 @@ pub(crate) struct One {
 impl One {
     /// The groups of packages that building for it and running it need.
     pub fn packages(&self) -> Vec<&'static [&'static str]> {
-        let releases = self.slurm.is_some().then_some(setup::RELEASES);
-        [setup::CLUSTER].into_iter().chain(releases).collect()
+        let mut groups = vec![setup::CLUSTER];
+        groups.extend(self.slurm.is_some().then_some(setup::RELEASES));
+        let prefix = self.slurm_prefix.as_ref();
+        let accounting = prefix.is_some_and(|series| series.slurm.needs_accounting());
+        groups.extend(accounting.then_some(setup::ACCOUNTING));
+        groups
     }
 
     /// The named Slurm; None if none is named.
