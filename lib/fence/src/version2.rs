@@ -276,6 +276,17 @@ mod tests {
     use super::*;
     use gpufrac_host::files::{DeviceNumber, RootDir};
 
+    /// Promise (admins): a kernel that lacks a call is found by `gpufrac check`, or another way is taken.
+    /// With `a_kernel_without_pidfd_kills_by_number_and_start`, `a_kernel_that_cannot_compare_files_says_no`.
+    #[test]
+    fn a_kernel_without_programs_for_devices_is_named() {
+        test_seed::without(&[libc::SYS_bpf], || {
+            let error = probe().unwrap_err();
+            assert!(matches!(error, DevCgroupError::NoPrograms(_)), "{error}");
+            assert!(error.to_string().contains("Function not implemented"));
+        });
+    }
+
     #[test]
     fn only_steps_of_the_job_have_a_group() {
         let of = |path: &str| step_group(Path::new(path), JobId(12));

@@ -97,48 +97,92 @@ fn set_device(socket: &UdpSocket, what: libc::Ioctl, request: &libc::ifreq) -> i
     }
 }
 
-/// A process by its pidfd, which stays the same process even if the pid is reused: pidfd_open(2).
+/// A process that stays the same process even if its pid is reused: its pidfd (pidfd_open(2)), or, where the kernel
+/// has none (before 5.3, as that of Red Hat 8), its pid and the moment at which it started.
 #[derive(Debug)]
-pub struct ProcessHandle(OwnedFd);
+pub struct ProcessHandle(Handle);
+
+#[derive(Debug)]
+enum Handle {
+    Descriptor(OwnedFd),
+    /// `ticks`: clock ticks since the boot.
+    Started {
+        pid: i32,
+        ticks: u64,
+    },
+}
 
 impl ProcessHandle {
     /// Opens the process that has this pid now.
     ///
     /// # Errors
-    /// There is no such process (ESRCH), or the kernel is older than 5.3 (ENOSYS).
+    /// There is no such process (ESRCH).
     pub fn open(pid: i32) -> io::Result<ProcessHandle> {
-        // SAFETY: pidfd_open takes two numbers and touches no memory.
-        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        let descriptor = libc::c_int::try_from(descriptor).unwrap_or(-1);
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
+        match pidfd(pid) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                let ticks = start_of(pid)?;
+                Ok(ProcessHandle(Handle::Started { pid, ticks }))
+            }
+            other => Ok(ProcessHandle(Handle::Descriptor(other?))),
         }
-        // SAFETY: the call gave a new descriptor, which nobody else has.
-        Ok(ProcessHandle(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
-    /// Sends SIGKILL: pidfd_send_signal(2).
+    /// Sends SIGKILL: pidfd_send_signal(2), or kill(2) right after a look at the start.
     ///
     /// # Errors
     /// The process has ended (ESRCH), or this program may not signal it (EPERM).
     pub fn kill(&self) -> io::Result<()> {
-        let no_details = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: the descriptor is open, and the kernel takes a null pointer for the details of an ordinary signal.
-        let done = unsafe {
-            let descriptor = self.0.as_raw_fd();
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                descriptor,
-                libc::SIGKILL,
-                no_details,
-                0,
-            )
+        let done = match &self.0 {
+            Handle::Descriptor(descriptor) => {
+                let no_details = std::ptr::null::<libc::siginfo_t>();
+                let (descriptor, signal) = (descriptor.as_raw_fd(), libc::SIGKILL);
+                let call = libc::SYS_pidfd_send_signal;
+                // SAFETY: the descriptor is open, and the kernel takes a null pointer for the details of an ordinary
+                // signal.
+                unsafe { libc::syscall(call, descriptor, signal, no_details, 0) }
+            }
+            Handle::Started { pid, ticks } => {
+                if start_of(*pid)? != *ticks {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                // SAFETY: kill takes two numbers and touches no memory.
+                unsafe { libc::kill(*pid, libc::SIGKILL) }.into()
+            }
         };
         match done {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// Whether the kernel has pidfd_open(2).
+#[must_use]
+pub fn has_pidfd() -> bool {
+    pidfd(1).is_ok()
+}
+
+fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes two numbers and touches no memory.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let descriptor = libc::c_int::try_from(descriptor).unwrap_or(-1);
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call gave a new descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// When a process started, in clock ticks since the boot: field 22 of proc_pid_stat(5). A user can write only the name
+/// before it.
+fn start_of(pid: i32) -> io::Result<u64> {
+    let ended = || io::Error::from_raw_os_error(libc::ESRCH);
+    let text = std::fs::read(format!("/proc/{pid}/stat")).map_err(|_| ended())?;
+    let name_end = text.iter().rposition(|byte| *byte == b')');
+    let rest = name_end.and_then(|end| std::str::from_utf8(text.get(end + 1..)?).ok());
+    // The state after the name is field 3.
+    let field = rest.and_then(|rest| rest.split_ascii_whitespace().nth(22 - 3));
+    field.and_then(|field| field.parse().ok()).ok_or_else(ended)
 }
 
 /// Sets an extended attribute of a file without following a link at the end of the path: lsetxattr(2).
@@ -192,6 +236,36 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         let gone = handle.kill().unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_kernel_without_pidfd_kills_by_number_and_start() {
+        test_seed::without(&[libc::SYS_pidfd_open], || {
+            a_process_is_killed_by_its_handle_once();
+            assert!(matches!(
+                ProcessHandle::open(-1).unwrap_err().raw_os_error(),
+                Some(libc::ESRCH)
+            ));
+            let pid = std::process::id() as i32;
+            let ticks = start_of(pid).unwrap();
+            let reused = ProcessHandle(Handle::Started {
+                pid,
+                ticks: ticks - 1,
+            });
+            let gone = reused.kill().unwrap_err();
+            assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
+            assert!(!has_pidfd());
+        });
+        assert!(has_pidfd());
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_compare_files_says_no() {
+        test_seed::without(&[libc::SYS_kcmp], || {
+            // SAFETY: gettid cannot fail and touches no memory.
+            let own = unsafe { libc::gettid() };
+            assert!(!share_files(own, own));
+        });
     }
 
     #[test]

@@ -55,6 +55,28 @@ pub fn needs_root() {
     needed(is_root.then_some(()).ok_or("only root can run this test"));
 }
 
+/// Runs a part of a test on a thread whose system calls of these numbers (`libc::SYS_...`) fail with ENOSYS, as on a
+/// kernel that lacks them. Child processes of the thread lack them too.
+///
+/// # Panics
+/// The part panicked, or the kernel has no seccomp(2).
+pub fn without(calls: &[i64], part: impl FnOnce() + Send) {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let missing = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let arch = env::consts::ARCH.try_into().expect("a known processor");
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, missing, arch);
+    let filter: BpfProgram = filter
+        .and_then(TryInto::try_into)
+        .expect("a filter of numbers");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            seccompiler::apply_filter(&filter).expect("seccomp");
+            part();
+        });
+    });
+}
+
 /// A new seed, or the one in [`VARIABLE`]. Prints `GPUFRAC_TEST_SEED=<seed>`, which cargo shows if the test fails.
 ///
 /// # Panics

@@ -398,6 +398,21 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_ended_without_pidfd_too() {
+        test_seed::without(&[nix::libc::SYS_pidfd_open], || {
+            let mut child = std::process::Command::new("sleep")
+                .arg("1000")
+                .spawn()
+                .unwrap();
+            let pid = child.id() as i32;
+            signal(pid, |_| false);
+            assert!(is_alive(pid));
+            signal(pid, |_| true);
+            assert!(!child.wait().unwrap().success());
+        });
+    }
+
+    #[test]
     fn a_process_must_be_missing_in_two_searches_before_it_counts_as_ended() {
         let process = |pid, role| MpsProcess { pid, role };
         let (server, control) = (process(8, Role::Server), process(9, Role::Control));

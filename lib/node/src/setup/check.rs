@@ -25,6 +25,7 @@ use crate::state::record::{NodeRecord, RecordError};
 use crate::state::{private, usage};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_host::space;
+use gpufrac_host::syscalls::has_pidfd;
 use gpufrac_nvml::{ComputeMode, Gpu, MigMode, NvmlError, Session};
 
 /// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
@@ -57,6 +58,12 @@ pub fn notes(node: &Node) -> Vec<String> {
             Ok(Some(why)) => format!("memory limits of control groups: not here: {why}"),
             Err(error) => format!("memory limits of control groups: not known: {error}"),
         });
+    }
+    if !pools.is_empty() && !has_pidfd() {
+        notes.push(
+            "kernel: no pidfd_open (Linux 5.3 has it); programs are ended by number and start"
+                .to_owned(),
+        );
     }
     notes
 }
