@@ -154,9 +154,12 @@ pub struct DoctorArgs {
     /// Which configuration, which node.
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// Print first what the report of a problem needs: versions, GPUs, `gpufrac check`, Slurm's settings, gpufrac.toml
+    #[arg(long)]
+    pub bundle: bool,
     /// The job, as `squeue -o %A` and `sacct -o JobIDRaw` print it
-    #[arg(value_name = "JOBID")]
-    pub job: String,
+    #[arg(value_name = "JOBID", required_unless_present = "bundle")]
+    pub job: Option<String>,
 }
 
 /// Arguments of `report`.
@@ -237,7 +240,7 @@ pub enum ReportFormat {
 }
 
 /// Which configuration, which node.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct ConfigArgs {
     /// The configuration [default: $GPUFRAC_CONFIG, else /etc/gpufrac/gpufrac.toml]
     #[arg(long, value_name = "FILE")]
@@ -272,6 +275,21 @@ pub struct CheckArgs {
     /// For health checks: print errors alone, a line each, and let warnings not count
     #[arg(long, conflicts_with = "json")]
     pub quiet: bool,
+}
+
+impl CheckArgs {
+    /// `gpufrac check` without options of its own.
+    pub fn of(config: ConfigArgs) -> CheckArgs {
+        CheckArgs {
+            config,
+            file_only: false,
+            slurm: false,
+            slurm_conf: None,
+            migration: false,
+            json: false,
+            quiet: false,
+        }
+    }
 }
 
 /// Arguments of `conf`.

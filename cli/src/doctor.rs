@@ -1,5 +1,7 @@
 //! `gpufrac doctor`: collects the data of Slurm, this node and the records about a job.
 
+mod bundle;
+
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -56,7 +58,18 @@ const LOGS: [&str; 3] = [
 const WIDTH: usize = 100;
 
 pub fn run(args: &DoctorArgs) -> Result<Exit, CliError> {
-    let job = records::job_id(&args.job)?;
+    let job = args.job.as_deref().map(records::job_id).transpose()?;
+    if args.bundle {
+        bundle::print(&args.config);
+        println!();
+    }
+    match job {
+        Some(job) => of_job(job, args),
+        None => Ok(Exit::Done),
+    }
+}
+
+fn of_job(job: JobId, args: &DoctorArgs) -> Result<Exit, CliError> {
     let config = args.config.read()?;
     let node = Node::new(config, &args.config.node_name());
     let nodes = by_slurm(job);

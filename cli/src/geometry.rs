@@ -48,11 +48,12 @@ fn name_of(product: &str) -> String {
     words.collect::<Vec<_>>().join("-")
 }
 
-/// The model of gpufrac with these profiles, if the driver calls it by its name.
+/// The model of gpufrac with these profiles: the one of its name, or one whose profiles are the same.
 fn known(product: &str, geometry: &Geometry) -> Option<&'static str> {
-    let name = Geometry::model_of_product(product, geometry.memory()?)?;
-    let known = Geometry::builtin(name)?;
-    known.differences(geometry).is_empty().then_some(name)
+    let named = Geometry::model_of_product(product, geometry.memory()?).filter(|name| {
+        Geometry::builtin(name).is_some_and(|known| known.differences(geometry).is_empty())
+    });
+    named.or_else(|| geometry.model_of_profiles())
 }
 
 fn text(name: &str, product: &str, geometry: &Geometry) -> String {
@@ -119,6 +120,10 @@ mod tests {
         for model in Geometry::builtin_names() {
             let geometry = Geometry::builtin(model).expect("a model");
             let printed = text("NEW-1", "NVIDIA NEW 1", &geometry);
+            assert!(printed.contains("knows this model"), "{printed}");
+            let mut other = geometry.clone();
+            other.profiles[0].multiprocessors += 2;
+            let printed = text("NEW-1", "NVIDIA NEW 1", &other);
             assert!(!printed.contains("knows this model"), "{printed}");
             for row in Served::table(&geometry) {
                 let menu = match row.kind {
@@ -136,7 +141,7 @@ mod tests {
                 let config = Config::parse(&file, "file")
                     .unwrap_or_else(|error| panic!("{error:?}: {file}"));
                 let read = &config.pools[0].geometry;
-                assert_eq!(read.profiles, geometry.profiles);
+                assert_eq!(read.profiles, other.profiles);
                 assert!(geometry.differences(read).is_empty());
             }
         }

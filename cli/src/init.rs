@@ -439,10 +439,16 @@ fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
         .map_err(|source| CliError::NoGpu { source })?;
     let mut shown = Vec::new();
     for (index, gpu) in (0..).zip(&found) {
+        let memory = gpu.memory().map_err(|source| CliError::NoGpu { source })?;
+        let product = gpu.name();
+        // A driver tells the profiles of a GPU in MIG mode alone.
+        let by_profiles = || gpu.geometry().ok()?.model_of_profiles();
+        let model = Geometry::model_of_product(&product, memory).or_else(by_profiles);
         shown.push(Shown {
             index,
-            product: gpu.name(),
-            memory: gpu.memory().map_err(|source| CliError::NoGpu { source })?,
+            product,
+            memory,
+            model,
         });
     }
     let (gpus, others) = known(&shown, args.gpu.as_deref());
@@ -478,16 +484,17 @@ struct Shown {
     index: u32,
     product: String,
     memory: MemoryMib,
+    /// The model, if gpufrac knows it.
+    model: Option<&'static str>,
 }
 
 /// The GPUs with their models, and those whose model is not known. `told`: the model of the latter, unless others have
 /// it.
 fn known<'s>(shown: &'s [Shown], told: Option<&str>) -> (Vec<PoolGpu>, Vec<&'s Shown>) {
-    let model = |gpu: &Shown| Geometry::model_of_product(&gpu.product, gpu.memory);
-    let told = told.filter(|told| !shown.iter().any(|gpu| model(gpu) == Some(told)));
+    let told = told.filter(|told| !shown.iter().any(|gpu| gpu.model == Some(told)));
     let (mut gpus, mut others) = (Vec::new(), Vec::new());
     for gpu in shown {
-        match model(gpu).or(told) {
+        match gpu.model.or(told) {
             Some(model) => gpus.push(PoolGpu {
                 index: gpu.index,
                 model: model.to_owned(),
@@ -563,6 +570,7 @@ mod tests {
             index,
             product: product.to_owned(),
             memory: MemoryMib(81_559),
+            model: Geometry::model_of_product(product, MemoryMib(81_559)),
         };
         let shown = [
             gpu(0, "NVIDIA H100 80GB HBM3"),

@@ -832,6 +832,35 @@ fn doctor_collects_what_is_known_of_a_job() {
     assert_eq!(world.run(&["doctor", "x"]).code, Some(1));
 }
 
+/// Promise (admins): `gpufrac doctor --bundle` has what the report of a problem needs, and no users.
+#[test]
+fn the_bundle_has_what_a_report_needs() {
+    test_seed::needs_root();
+    let world = World::new(true);
+    world.run(&["node-setup"]);
+    world.slurm_says(
+        "scontrol",
+        "GresTypes               = gpu,shard,gpufrac\nSlurmUser = ann(7)",
+        0,
+    );
+    let said = world.run(&["doctor", "--bundle"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for text in [
+        "versions:\n  gpufrac ",
+        "Linux version ",
+        "GPUs of this host:\n  driver ",
+        ", MIG On\n",
+        "gpufrac check:\n",
+        "Slurm's settings:\n  GresTypes               = gpu,shard,gpufrac\n\n",
+        "mechanism = \"mig\"",
+    ] {
+        assert!(said.out.contains(text), "no {text:?} in {}", said.out);
+    }
+    assert!(!said.out.contains("ann(7)"), "{}", said.out);
+    assert!(!said.out.contains("by Slurm"), "{}", said.out);
+    assert_eq!(world.run(&["doctor"]).code, Some(2));
+}
+
 /// Promise (admins): a reader of stdout that goes away ends no command in the middle, and a full disk behind stdout is
 /// reported.
 // `Command::output` would replace the pipes of the test.

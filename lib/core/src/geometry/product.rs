@@ -45,13 +45,44 @@ impl Geometry {
             });
         fitting.min().map(|(_, name)| name)
     }
+
+    /// The model of gpufrac.toml whose profiles a driver reports, for a board whose name says nothing, such as
+    /// `Graphics Device`: numbers, places and multiprocessors are the same, memory is within a tenth, and the nearest.
+    pub fn model_of_profiles(&self) -> Option<&'static str> {
+        let fitting = Geometry::builtin_names().iter().filter_map(|name| {
+            let known = Geometry::builtin(name)?;
+            let is_same = known.differences(self).is_empty()
+                && known.profiles.iter().filter(|it| it.is_plain()).all(|it| {
+                    let real = self.profile(it.id);
+                    real.is_some_and(|real| real.multiprocessors == it.multiprocessors)
+                });
+            let off = known.memory()?.0.abs_diff(self.memory()?.0);
+            is_same.then_some((off, *name))
+        });
+        fitting.min().map(|(_, name)| name)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Promise (admins): GPUs are recognized by NVML's names.
+    #[test]
+    fn models_are_known_by_their_profiles() {
+        for name in Geometry::builtin_names() {
+            let mut seen = Geometry::builtin(name).unwrap();
+            seen.model = "Graphics Device".into();
+            let found = Geometry::builtin(seen.model_of_profiles().unwrap()).unwrap();
+            assert!(found.differences(&seen).is_empty() && found.memory() == seen.memory());
+            // As the form of a model with fewer multiprocessors for sale elsewhere.
+            seen.profiles[0].multiprocessors += 2;
+            assert_eq!(seen.model_of_profiles(), None, "{name}");
+        }
+        assert_eq!(Geometry::unsliced("x").model_of_profiles(), None);
+    }
+
+    /// Promise (admins): GPUs are recognized by NVML's names, and by their profiles where the name is not known.
+    /// With `models_are_known_by_their_profiles`.
     #[test]
     fn models_are_known_by_what_nvidia_calls_them() {
         for (product, memory, model) in [
