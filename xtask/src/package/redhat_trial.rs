@@ -34,7 +34,7 @@ fn programs() -> Result<PathBuf, DebianError> {
     // The lock of this release also keeps others out of the folder.
     let release = Release::open(&cache.join("redhat"), "bookworm")?;
     let tree = cache.join("redhat/tree");
-    let names = ["rpm", "dnf", "createrepo-c"];
+    let names = ["rpm", "dnf", "createrepo-c", "checkpolicy"];
     let complete = format!("{names:?} {APPLETS:?} 2");
     if fs::read_to_string(tree.join("complete")).is_ok_and(|text| text == complete) {
         return Ok(tree);
@@ -207,6 +207,21 @@ fn with<'a>(words: &[&'a str], more: &'a [String]) -> Vec<&'a str> {
         .copied()
         .chain(more.iter().map(String::as_str))
         .collect()
+}
+
+/// Promise (admins): the module for containers under SELinux compiles.
+#[test]
+fn the_module_for_selinux_compiles() {
+    test_seed::needs_root();
+    let host = Host {
+        tree: test_seed::needed(programs()),
+        work: tempfile::tempdir().unwrap(),
+    };
+    let source = crate::cargo::root().join("etc/selinux/gpufrac_containers.te");
+    fs::copy(source, host.work.path().join("gpufrac_containers.te")).unwrap();
+    let [from, to] = ["te", "mod"].map(|end| format!("/work/gpufrac_containers.{end}"));
+    host.good(&["checkmodule", "-M", "-m", "-o", &to, &from]);
+    assert!(host.work.path().join("gpufrac_containers.mod").exists());
 }
 
 /// Promise (admins): .rpm on Slurm of SchedMD, EPEL and OpenHPC: install, upgrade and downgrade with files that the
