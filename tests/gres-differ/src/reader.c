@@ -9,7 +9,7 @@
  *   T [NAME TYPE_ID TYPE NODE JOB SOCKET TASK TOTAL;]...   what it counts; TYPE is + and hexadecimal digits, or -
  *
  * The few functions and structures of Slurm's own that this needs are in no installed header; they are declared here as
- * src/common/gres.h of 22.05 and src/interfaces/gres.h of 24.11 and 26.05 have them.
+ * src/common/gres.h of 22.05 and src/interfaces/gres.h of 23.11 to 26.05 have them.
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -69,7 +69,8 @@ enum { NODE, JOB, SOCKET, TASK, FIELDS };
 /* Bytes to each count, and to the one that is looked for. */
 static size_t places[FIELDS], place;
 static void *library;
-static int by_arguments;
+static int by_arguments;	/* before 24.05 */
+static int is_old;		/* before 23.11: texts begin with gres:, and an update has all of them */
 static void *validate_function;
 static void (*list_destroy)(void *);
 static int (*list_for_each)(void *, int (*)(void *, void *), void *);
@@ -124,7 +125,7 @@ static int print(void *item, void *unused)
 		printf("%02x", (unsigned char) *c);
 	for (int field = 0; field < FIELDS; field++)
 		printf(" %" PRIu64, number(job, places[field]));
-	printf(" %" PRIu64 ";", by_arguments ? number(job, TOTAL_22) : 1);
+	printf(" %" PRIu64 ";", is_old ? number(job, TOTAL_22) : 1);
 	return 0;
 }
 
@@ -145,7 +146,7 @@ static void find_counts(void)
 		void *list = NULL;
 		char *texts[FIELDS] = { NULL };
 
-		texts[field] = by_arguments ? "gres:gpufrac:74565" : "gres/gpufrac:74565";
+		texts[field] = is_old ? "gres:gpufrac:74565" : "gres/gpufrac:74565";
 		if (validate(texts, &list) || !list)
 			exit(3);
 		place = 0;
@@ -177,12 +178,12 @@ static void answer(char *const before[FIELDS], char *const texts[FIELDS])
 	if (!any(texts))
 		texts = before;
 	/* Up to 22.05 an update goes on top of what the job has; later the texts that it does not name are read again. */
-	else if (any(before) && by_arguments && (rc = validate(before, &list))) {
+	else if (any(before) && is_old && (rc = validate(before, &list))) {
 		printf("B %d\n", rc);
 		return;
 	}
 	for (int field = 0; field < FIELDS; field++)
-		merged[field] = texts[field] || by_arguments ? texts[field] : before[field];
+		merged[field] = texts[field] || is_old ? texts[field] : before[field];
 	if ((rc = validate(merged, &list))) {
 		printf("E %d\n", rc);
 	} else {
@@ -246,7 +247,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", dlerror());
 		return 3;
 	}
-	by_arguments = !strcmp(argv[1], "22.05");
+	by_arguments = strcmp(argv[1], "24.05") < 0;
+	is_old = strcmp(argv[1], "23.11") < 0;
 	validate_function = symbol("gres_job_state_validate");
 	list_destroy = symbol("slurm_list_destroy");
 	list_for_each = symbol("slurm_list_for_each");

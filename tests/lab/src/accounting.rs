@@ -14,6 +14,9 @@ use crate::{Folder, Lab, LabError};
 /// The account of the lab's users.
 const ACCOUNT: &str = "lab";
 
+/// Accounts that tests name where Slurm takes any, because it has no accounting.
+pub(crate) const NAMED: [&str; 3] = ["bio", "phys", "physics"];
+
 /// The time limit for the start of a database.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -99,10 +102,13 @@ pub(crate) fn mariadb(folder: &Folder) -> Result<Daemon, LabError> {
 }
 
 /// Starts slurmdbd, which creates its tables if there are none.
-pub(crate) fn slurmdbd(folder: &Folder, port: u16) -> Result<Daemon, LabError> {
+///
+/// `more`: lines for slurmdbd.conf.
+pub(crate) fn slurmdbd(folder: &Folder, port: u16, more: &str) -> Result<Daemon, LabError> {
     let conf = folder.etc().join("slurmdbd.conf");
+    let text = slurmdbd_conf(folder, port) + more;
     // slurmdbd refuses a file that others can read.
-    write(&conf, &slurmdbd_conf(folder, port), 0o600)?;
+    write(&conf, &text, 0o600)?;
     let socket = folder.database().join("socket");
     let environment = vec![("MYSQL_UNIX_PORT".to_owned(), socket.display().to_string())];
     let daemon = daemons::start(folder, &environment, "slurmdbd", "slurmdbd", &["-D"])?;
@@ -121,13 +127,15 @@ impl Lab {
         self.command("sacctmgr").args(["-i"]).args(args).stdout()
     }
 
-    /// Registers the cluster, with one account for all of the lab's users.
-    pub(crate) fn open_accounts(&self, cluster: &str) -> Result<(), LabError> {
+    /// Registers the cluster, with one account for all of the lab's users, and further ones.
+    pub(crate) fn open_accounts(&self, cluster: &str, more: &[&str]) -> Result<(), LabError> {
+        let accounts = [&[ACCOUNT], more].concat().join(",");
         self.sacctmgr(&["add", "cluster", cluster])?;
-        self.sacctmgr(&["add", "account", ACCOUNT])?;
+        self.sacctmgr(&["add", "account", &accounts])?;
         let names: Vec<&str> = self.users().iter().map(|user| &*user.name).collect();
-        let account = format!("Account={ACCOUNT}");
-        self.sacctmgr(&["add", "user", &names.join(","), &account])
+        let accounts = format!("Account={accounts}");
+        let default = format!("DefaultAccount={ACCOUNT}");
+        self.sacctmgr(&["add", "user", &names.join(","), &accounts, &default])
             .map(drop)
     }
 }

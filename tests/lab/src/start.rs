@@ -64,7 +64,8 @@ impl LabBuilder {
         // One for slurmctld, one for slurmdbd, the others for the nodes.
         let count = lab.nodes().len() + 2;
         let mut ports = claims.ports(count);
-        let accounting = self.accounting || slurm.needs_accounting();
+        // slurmdbd would refuse another `SlurmUser` than its own.
+        let accounting = self.accounting || slurm.needs_accounting() && !self.slurm_user;
         let slurmdbd = ports.pop().filter(|_| accounting);
         if ports.len() + 1 < count {
             return Err(LabError::Machine {
@@ -405,8 +406,14 @@ impl LabBuilder {
         }
         lab.adopt(daemons::munged(&folder)?)?;
         if let Some(port) = slurmdbd {
-            lab.adopt(accounting::slurmdbd(&folder, port)?)?;
-            lab.open_accounts(CLUSTER)?;
+            // A lab that did not ask for accounting does with it what it would do without.
+            let (lines, accounts): (_, &[_]) = if self.accounting {
+                ("", &[])
+            } else {
+                ("PrivateData=jobs\n", &accounting::NAMED)
+            };
+            lab.adopt(accounting::slurmdbd(&folder, port, lines)?)?;
+            lab.open_accounts(CLUSTER, accounts)?;
         }
         lab.start_slurmctld()?;
         if self.powered_down {

@@ -158,8 +158,10 @@ fn run_again(lab: &Lab, node: &str, four: JobId, after: JobId) -> Result<(), Lab
     finish(lab, four)
 }
 
-/// Slurm lets a requeued job wait for two minutes; this job may start now.
+/// Slurm lets a requeued job wait for two minutes; this job may start now. slurmd compares in seconds when the last run
+/// was ended and when the next one was allowed, and ends one of the same second ("already killed").
 fn begin_now(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    std::thread::sleep(Duration::from_secs(1));
     let seen = lab.job(job)?;
     assert_eq!(seen.state(), "PENDING", "{seen:?}");
     lab.update(&[&format!("JobId={job}"), "StartTime=now"])

@@ -43,9 +43,10 @@ fn a_job_is_described_in_full() -> Result<(), LabError> {
     // Before that slurmstepd writes lines to its own log.
     wait_for_file(&lab, "begun")?;
     let told = ask(&lab, "show", job)?;
+    let qos = if lab.slurm().needs_accounting() { "normal" } else { "" };
     for part in [
         "name=\"deep thought\"",
-        "qos=\"\"",
+        &format!("qos={qos:?}"),
         "account=\"phys\"",
         "reservation=\"\"",
         &format!("nodes={node:?} node_count=1"),
