@@ -12,12 +12,14 @@ use nix::sys::signal::Signal;
 use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::plugin_builds::{self, PLUGINS};
+use crate::release::release;
 
 /// Plugins with the feature, in a separate folder.
 pub(crate) fn planted() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        plugin_builds::build("planted", |cargo| {
+        let name = format!("planted-{:x}", release().0);
+        plugin_builds::build(&name, |cargo| {
             for plugin in PLUGINS {
                 cargo.args(["--features", &format!("{plugin}/planted-panic")]);
             }
