@@ -260,7 +260,13 @@ fn shown(name: &str, gres: &str, tres: &str) -> Result<(), LabError> {
     if own_metrics {
         metrics(&lab, &mut record)?;
     }
-    record.keep(&format!("{}-{name}.tsv", lab.slurm().series()));
+    // 23.11 to 25.11 show the same (recorded of 23.11.11, 24.05.8, 24.11.5 and 25.11.7).
+    let series = match lab.slurm() {
+        slurm if slurm.since(26, 5) => "26.05",
+        slurm if slurm.since(23, 11) => "24.11",
+        _ => "22.05",
+    };
+    record.keep(&format!("{series}-{name}.tsv"));
     go(&lab)?;
     for (_, _, id) in jobs {
         assert_eq!(lab.wait_for_end(id)?.state(), "COMPLETED");
