@@ -41,16 +41,15 @@ pub fn print(config: &ConfigArgs) {
     let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let system = system
         .lines()
-        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+        .map_or("unknown system", |name| name.trim_matches('"'));
     let kernel = fs::read_to_string("/proc/version").unwrap_or_default();
     let own = format!("gpufrac {}", *version::TEXT);
-    let lines = [
-        own.as_str(),
-        &slurm,
-        system.unwrap_or("unknown system"),
-        &kernel,
-    ];
-    say(lines.into_iter().flat_map(str::lines), "nothing");
+    let lines = [own.as_str(), &slurm, system, &kernel];
+    say(
+        lines.into_iter().filter_map(|text| text.lines().next()),
+        "nothing",
+    );
     let path = config.path();
     let text = fs::read_to_string(&path);
     if let Ok(parsed) = config.read() {

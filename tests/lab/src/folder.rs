@@ -201,7 +201,8 @@ impl Folder {
                 Some((_, message)) => !log.contains(message),
                 None => true,
             };
-            // Logs can be long, and each line is looked up in the other file. A line that a daemon repeats is shown once.
+            // Logs can be long, and each line is looked up in the other file. A line that a daemon repeats is shown
+            // once.
             let mut seen = BTreeSet::new();
             let last = text.lines().rev().take(10 * lines).filter(is_new);
             let last = last.filter(|line| seen.insert(*line));

@@ -141,8 +141,8 @@ impl Slurm {
         self.release.0 >> 8 >= (year << 8 | month)
     }
 
-    /// Whether a lab has accounting on it always: without slurmdbd it gives waiting jobs no reason, which tests wait for
-    /// (`invalid account` in its log; seen on 23.11 and 24.05, not on 24.11).
+    /// Whether a lab has accounting on it always: without slurmdbd it gives waiting jobs no reason, which tests wait
+    /// for (`invalid account` in its log; seen on 23.11 and 24.05, not on 24.11).
     pub fn needs_accounting(&self) -> bool {
         self.since(23, 11) && !self.since(24, 11)
     }
