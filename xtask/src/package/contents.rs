@@ -209,6 +209,10 @@ pub(super) fn node() -> Result<Package> {
                 What::Config(packaging("profile.sh")),
             ),
             entry(
+                "/etc/profile.d/gpufrac.csh",
+                What::Config(packaging("profile.csh")),
+            ),
+            entry(
                 "/etc/logrotate.d/gpufrac",
                 What::Config(packaging("logrotate")),
             ),

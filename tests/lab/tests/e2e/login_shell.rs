@@ -30,8 +30,28 @@ fn of_slice(text: &str) -> BTreeMap<String, String> {
 fn login(lab: &Lab, job: Option<JobId>, line: &str) -> Result<String, LabError> {
     let profile = include_str!("../../../../packaging/profile.sh");
     lab.write_work("profile.sh", profile)?;
+    adopted(lab, job, &format!(". ./profile.sh; {line}"))
+}
+
+/// The same of csh.
+fn login_by_csh(lab: &Lab, job: Option<JobId>) -> Result<String, LabError> {
+    let folder = test_seed::needed(crate::runtimes::unpack("bookworm", "tcsh", &["tcsh"]));
+    // The users of the lab cannot read the tests' own folder.
+    let tcsh = lab.folder().work().join("tcsh");
+    if !tcsh.exists() {
+        std::fs::copy(folder.join("bin/tcsh"), &tcsh).expect("tcsh of Debian");
+    }
+    lab.write_work(
+        "profile.csh",
+        include_str!("../../../../packaging/profile.csh"),
+    )?;
+    adopted(lab, job, "exec ./tcsh -f -c 'source profile.csh; env'")
+}
+
+/// What a line of bash prints, in a job or in none.
+fn adopted(lab: &Lab, job: Option<JobId>, line: &str) -> Result<String, LabError> {
     let node = &lab.nodes()[0];
-    let script = format!("until [ -e adopted ]; do sleep 0.05; done; . ./profile.sh; {line}");
+    let script = format!("until [ -e adopted ]; do sleep 0.05; done; {line}");
     let shell = lab
         .command("bash")
         .user(&lab.users()[0])
@@ -87,7 +107,9 @@ fn a_shell_by_ssh_has_the_variables_of_its_job() -> Result<(), LabError> {
             assert!(!is_there || shell == step, "{shell:?} {step:?}");
             Ok(is_there.then_some(()))
         })?;
+        assert_eq!(of_slice(&login_by_csh(&lab, Some(job))?), step);
     }
+    assert_eq!(of_slice(&login_by_csh(&lab, None)?), BTreeMap::new());
     let by_number = "GPUFRAC_VISIBLE=index gpufrac env | grep CUDA_VISIBLE";
     let numbered = login(&lab, Some(jobs[0]), by_number)?;
     assert_eq!(numbered, "export CUDA_VISIBLE_DEVICES='0'\n");

@@ -101,9 +101,10 @@ nodes = "@NODES@"
 fn steps_do_not_divide_a_whole_gpu() -> Result<(), LabError> {
     let lab = Lab::builder().gpu_list(&["L40S-48"]).pools(WHOLE).start()?;
     let see = "sh -c 'echo SEES=$CUDA_VISIBLE_DEVICES'";
+    // Little memory: that of a step which is ending still counts.
     let script = format!(
-        "--wrap=srun -n1 --gres=gpufrac:0.5 true && echo taken; srun -n1 --gres=gpufrac:1 {see}; \
-         srun -n1 --overlap {see} & srun -n1 --overlap {see}; wait"
+        "--wrap=step() {{ srun -n1 --mem=50 \"$@\"; }}; step --gres=gpufrac:0.5 true && echo taken; \
+         step --gres=gpufrac:1 {see}; step --overlap {see} & step --overlap {see}; wait"
     );
     let job = lab.sbatch(&lab.users()[0], &["-n2", "--gres=gpufrac:1", &script])?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
