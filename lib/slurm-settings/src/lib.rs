@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
-use gpufrac_core::finding::Finding;
+use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::slurm_release::SlurmRelease;
 use gpufrac_slurm_conf::{Partition, Record, Site, SlurmNode};
@@ -225,7 +225,8 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     // A wrong line explains both, and a correct one ends both.
     let slurm_conf = settings.slurm_conf();
     let is_of_file = |place: &String| place.starts_with(&slurm_conf);
-    let mut places = found.iter().filter_map(|finding| finding.place.as_ref());
+    let faults = found.iter().filter(|it| it.severity != Severity::Note);
+    let mut places = faults.filter_map(|finding| finding.place.as_ref());
     if !places.any(is_of_file) {
         rules::no_answer(settings, &mut found);
         rules::other_slurm_conf(settings, &mut found);

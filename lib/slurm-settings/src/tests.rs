@@ -281,6 +281,45 @@ fn without_slurmdbd_two_series_give_no_reason() {
     }
 }
 
+/// A note about a line of slurm.conf explains no difference of the file.
+#[test]
+fn another_slurm_conf_is_named_beside_a_note_and_not_beside_a_fault() {
+    for (line, is_named) in [
+        ("AccountingStorageType=accounting_storage/none", true),
+        ("ProctrackType=proctrack/pgid", false),
+    ] {
+        let mut world = World::right();
+        let name = line.split('=').next().unwrap();
+        let text = world.0.get_mut(Path::new("/etc/slurm/slurm.conf")).unwrap();
+        let kept = text.lines().filter(|it| !it.starts_with(name));
+        *text = kept.chain([line]).collect::<Vec<_>>().join("\n");
+        let changes = [
+            PLUGINS[0],
+            PLUGINS[1],
+            (
+                "SLURM_VERSION           = 24.11.5",
+                "SLURM_VERSION           = 24.05.8",
+            ),
+            (
+                "HASH_VAL                = Match",
+                "HASH_VAL                = Different Ours=0x1 Slurmctld=0x2",
+            ),
+        ];
+        let settings = Settings {
+            files: Some(world.files()),
+            running: Some(recorded("24.11", &changes)),
+            ..Settings::default()
+        };
+        let found = judge(&settings, &pools(POOLS));
+        let on_line = found.iter().any(|it| it.what.starts_with(name));
+        assert!(on_line, "{line}: {found:#?}");
+        let named = found
+            .iter()
+            .any(|it| it.what.starts_with("this is not the file"));
+        assert_eq!(named, is_named, "{line}: {found:#?}");
+    }
+}
+
 #[test]
 fn detection_of_gpus_goes_with_their_accounting() {
     let mut world = World::right();
