@@ -182,6 +182,12 @@ impl RootDir {
         format!(".{name}.tmp")
     }
 
+    /// Whether a name is that of such a file: its writer may be at work.
+    #[must_use]
+    pub fn is_temporary(name: &str) -> bool {
+        name.starts_with('.')
+    }
+
     /// As [`RootDir::write`], through a temporary file of the given name. A killed writer leaves this file until the
     /// next writer uses the name; two writers with the same name must not run at once.
     pub fn write_through(

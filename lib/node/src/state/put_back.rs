@@ -81,7 +81,7 @@ pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
     let mut found = Vec::new();
     // A temporary file belongs to a prolog that writes it now.
     let names = dir.names()?.into_iter();
-    for name in names.filter(|name| !is_temporary(name)) {
+    for name in names.filter(|name| !RootDir::is_temporary(name)) {
         let text = dir.read(&name)?;
         match text.as_deref().and_then(parse) {
             Some(job) => found.push(job),
@@ -102,15 +102,10 @@ pub fn forget_unfinished(node: &Node) -> Result<(), FileError> {
         other => other?,
     };
     let names = dir.names()?.into_iter();
-    for name in names.filter(|name| is_temporary(name)) {
+    for name in names.filter(|name| RootDir::is_temporary(name)) {
         dir.remove(&name)?;
     }
     Ok(())
-}
-
-/// Of [`RootDir::write`]; a note has the name of its job.
-fn is_temporary(name: &str) -> bool {
-    name.starts_with('.')
 }
 
 #[cfg(test)]
