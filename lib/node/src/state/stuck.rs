@@ -237,7 +237,7 @@ pub fn list(node: &Node) -> Result<Vec<Stuck>, FileError> {
     let names = dir
         .names()?
         .into_iter()
-        .filter(|name| !name.starts_with('.'));
+        .filter(|name| !RootDir::is_temporary(name));
     let texts: Result<Vec<_>, _> = names.map(|name| dir.read(&name)).collect();
     let store = node.leases().ok();
     let stands = |stuck: &Stuck| match (&stuck.lost, &store) {
