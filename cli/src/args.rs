@@ -240,7 +240,7 @@ pub enum ReportFormat {
 }
 
 /// Which configuration, which node.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConfigArgs {
     /// The configuration [default: $GPUFRAC_CONFIG, else /etc/gpufrac/gpufrac.toml]
     #[arg(long, value_name = "FILE")]
@@ -251,7 +251,7 @@ pub struct ConfigArgs {
 }
 
 /// Arguments of `check`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub struct CheckArgs {
     /// Which configuration, which node.
     #[command(flatten)]
@@ -275,21 +275,6 @@ pub struct CheckArgs {
     /// For health checks: print errors alone, a line each, and let warnings not count
     #[arg(long, conflicts_with = "json")]
     pub quiet: bool,
-}
-
-impl CheckArgs {
-    /// `gpufrac check` without options of its own.
-    pub fn of(config: ConfigArgs) -> CheckArgs {
-        CheckArgs {
-            config,
-            file_only: false,
-            slurm: false,
-            slurm_conf: None,
-            migration: false,
-            json: false,
-            quiet: false,
-        }
-    }
 }
 
 /// Arguments of `conf`.

@@ -832,7 +832,7 @@ fn doctor_collects_what_is_known_of_a_job() {
     assert_eq!(world.run(&["doctor", "x"]).code, Some(1));
 }
 
-/// Promise (admins): `gpufrac doctor --bundle` has what the report of a problem needs, and no users.
+/// Promise (admins): `gpufrac doctor --bundle` has what the report of a problem needs, and no other setting of Slurm.
 #[test]
 fn the_bundle_has_what_a_report_needs() {
     test_seed::needs_root();
@@ -859,6 +859,13 @@ fn the_bundle_has_what_a_report_needs() {
     assert!(!said.out.contains("ann(7)"), "{}", said.out);
     assert!(!said.out.contains("by Slurm"), "{}", said.out);
     assert_eq!(world.run(&["doctor"]).code, Some(2));
+    // Also of a file with a mistake.
+    fs::write(world.folder.path().join("gpufrac.toml"), "version = x\n").unwrap();
+    let said = world.run(&["doctor", "--bundle"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for text in ["GPUs of this host:\n  ", "gpufrac.toml:\n  version = x\n"] {
+        assert!(said.out.contains(text), "no {text:?} in {}", said.out);
+    }
 }
 
 /// Promise (admins): a reader of stdout that goes away ends no command in the middle, and a full disk behind stdout is

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use gpufrac_core::config::Config;
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_node::node::Node;
 use gpufrac_node::version;
@@ -33,7 +34,8 @@ const SETTINGS: [&str; 17] = [
     "TaskPlugin",
 ];
 
-/// Prints it. It has no names of users and no jobs; nodes, partitions and paths stand in it as they are.
+/// Prints it. Names stand in it as they are: those of nodes and partitions, and what `gpufrac check` and gpufrac.toml
+/// say of users and jobs.
 pub fn print(config: &ConfigArgs) {
     println!("versions:");
     let slurm = ask_slurm("scontrol", &["--version"]);
@@ -50,16 +52,17 @@ pub fn print(config: &ConfigArgs) {
         lines.into_iter().filter_map(|text| text.lines().next()),
         "nothing",
     );
-    let path = config.path();
-    let text = fs::read_to_string(&path);
-    if let Ok(parsed) = config.read() {
-        head("GPUs of this host");
-        let gpus = gpus(&Node::new(parsed, &config.node_name()));
-        let gpus = gpus.unwrap_or_else(|error| vec![error.to_string()]);
-        say(gpus.iter().map(String::as_str), "none");
-    }
+    head("GPUs of this host");
+    // A file with a mistake is what a report may be about.
+    let parsed = config.read().unwrap_or_else(|_| Config::empty());
+    let gpus = gpus(&Node::new(parsed, &config.node_name()));
+    let gpus = gpus.unwrap_or_else(|error| vec![error.to_string()]);
+    say(gpus.iter().map(String::as_str), "none");
     head("gpufrac check");
-    check::run(&CheckArgs::of(config.clone()));
+    check::run(&CheckArgs {
+        config: config.clone(),
+        ..CheckArgs::default()
+    });
     head("Slurm's settings");
     let of_slurm = ask_slurm("scontrol", &["show", "config"]);
     let of_slurm = of_slurm.unwrap_or_else(|error| error.to_string());
@@ -68,8 +71,9 @@ pub fn print(config: &ConfigArgs) {
         .lines()
         .filter(|line| name(line).is_some_and(|name| SETTINGS.contains(&name.as_str())));
     say(kept, "slurmctld did not answer");
+    let path = config.path();
     head(&path.display().to_string());
-    let text = text.unwrap_or_else(|error| error.to_string());
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| error.to_string());
     say(text.lines(), "an empty file");
 }
 

@@ -54,14 +54,20 @@ pub fn note(node: &Node, job: &PutBack) -> Result<(), FileError> {
 /// # Errors
 /// The file cannot be read or removed.
 pub fn forget(node: &Node, job: &PutBack) -> Result<(), FileError> {
-    let dir = match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        other => other?,
+    let Some(dir) = folder(node)? else {
+        return Ok(());
     };
     let name = job.job_id.to_string();
     match dir.read(&name)?.as_deref().and_then(parse) {
         Some(noted) if noted == *job => dir.remove(&name).map(drop),
         _ => Ok(()),
+    }
+}
+
+fn folder(node: &Node) -> Result<Option<RootDir>, FileError> {
+    match RootDir::open(&node.state.join(FOLDER)) {
+        Err(error) if error.is_not_found() => Ok(None),
+        other => other.map(Some),
     }
 }
 
@@ -74,9 +80,8 @@ fn parse(text: &str) -> Option<PutBack> {
 /// # Errors
 /// The folder cannot be read.
 pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
-    let dir = match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(Vec::new()),
-        other => other?,
+    let Some(dir) = folder(node)? else {
+        return Ok(Vec::new());
     };
     let mut found = Vec::new();
     // A temporary file belongs to a prolog that writes it now.
@@ -97,9 +102,8 @@ pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
 /// # Errors
 /// A file cannot be removed.
 pub fn forget_unfinished(node: &Node) -> Result<(), FileError> {
-    let dir = match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        other => other?,
+    let Some(dir) = folder(node)? else {
+        return Ok(());
     };
     let names = dir.names()?.into_iter();
     for name in names.filter(|name| RootDir::is_temporary(name)) {
