@@ -16,8 +16,10 @@ mod lab;
 mod map;
 mod mistakes;
 mod package;
+mod page;
 mod pages;
 mod picture;
+mod release;
 mod series;
 mod setup;
 mod suite;
@@ -47,7 +49,7 @@ enum Task {
         #[arg(long)]
         hook: bool,
     },
-    /// Format, clippy and unit tests: two minutes
+    /// Format, clippy, the oldest Rust and unit tests: two minutes
     Check,
     /// Everything that a change must pass: format, clippy, all tests, on real Slurm too, documentation
     Test(suite::Wanted),
@@ -70,6 +72,8 @@ enum Task {
     Dist(dist::DistArguments),
     /// Makes packages for Debian and Red Hat, of all series of Slurm
     Package(package::PackageArguments),
+    /// Follows docs/design/publish.md: tests, packages, tag and publication of a release
+    Release(release::ReleaseArguments),
     /// Checks licences, bans and sources of all dependencies
     Deny,
     /// Builds the manual of docs/ as HTML pages with a search, and checks its links
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
         Task::Differ(arguments) => differ::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Package(arguments) => package::run(&arguments),
+        Task::Release(arguments) => release::run(&arguments),
         Task::Deny => deny::run_check(),
         Task::Book => book::build(),
         Task::Pages => pages::write(),

@@ -7,7 +7,6 @@ mod deb;
 #[cfg(test)]
 mod debian_trial;
 mod elf;
-mod page;
 mod redhat;
 #[cfg(test)]
 mod redhat_trial;

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::cargo::root;
 
 /// The version in Cargo.toml.
-const RELEASE: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 /// `0.1.0` if this commit is the release, otherwise `0.1.0~dev512.gd9538f4`, which dpkg and rpm sort before the
 /// release and after each earlier commit. With `+changed` if files differ from the commit.
@@ -13,13 +13,29 @@ pub(crate) fn of_tree() -> String {
     let Some(commit) = git(&["rev-parse", "--short=7", "HEAD"]) else {
         return RELEASE.to_owned();
     };
-    let tag = format!("v{RELEASE}");
-    let is_release = git(&["tag", "--points-at", "HEAD"])
-        .is_some_and(|tags| tags.lines().any(|line| line == tag));
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
-        .is_some_and(|files| !files.is_empty());
     let count = git(&["rev-list", "--count", "HEAD"]).unwrap_or_default();
-    name(is_release, &count, &commit, changed)
+    name(
+        has_tag(&["--points-at", "HEAD"]),
+        &count,
+        &commit,
+        is_changed(),
+    )
+}
+
+/// Whether files of git differ from the commit.
+pub(crate) fn is_changed() -> bool {
+    git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty())
+}
+
+/// Whether the tag of this release is that of another commit.
+pub(crate) fn is_tagged_elsewhere() -> bool {
+    has_tag(&[]) && !has_tag(&["--points-at", "HEAD"])
+}
+
+/// Whether the tag of this release is among those that `git tag` lists with these options.
+fn has_tag(options: &[&str]) -> bool {
+    let tag = format!("v{RELEASE}");
+    git(&[&["tag"], options].concat()).is_some_and(|tags| tags.lines().any(|line| line == tag))
 }
 
 fn name(is_release: bool, count: &str, commit: &str, changed: bool) -> String {

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::page::Place;
 use super::site::{HOSTS, Site};
 use crate::cargo::root;
+use crate::page::Place;
 
 /// The release of Ansible for which the role was written.
 const ANSIBLE: &str = "ansible-core==2.19.*";

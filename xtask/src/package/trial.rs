@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 
 use super::ansible;
 use super::build::Build;
-use super::page::{self, Place, Step};
 use super::site::{HOSTS, Site};
 use super::write::debs;
 use crate::cargo::{cargo, root, run as run_command, stage};
 use crate::dist::{PLUGINS, PROGRAMS};
+use crate::page::{self, Place, Step};
 use crate::series::Series;
 use crate::setup;
 

@@ -1,10 +1,10 @@
-//! Reads a page of docs/admin as a program: its blocks marked `console` are commands, with the host in the prompt.
+//! Reads a page of docs as a program: its blocks marked `console` are commands, with the host in the prompt.
 
 use anyhow::{Result, bail};
 
 /// A command of a page.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// The heading above the command.
     pub section: String,
     pub place: Place,
@@ -15,7 +15,7 @@ pub(super) struct Step {
 
 /// The host and the user of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// The user; None for root.
     pub user: Option<String>,
     /// The name of a host, or `all`.
@@ -23,7 +23,7 @@ pub(super) struct Place {
 }
 
 /// The steps of a page, in order.
-pub(super) fn steps(text: &str) -> Result<Vec<Step>> {
+pub(crate) fn steps(text: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut section, mut inside) = (String::new(), false);
     let mut lines = text.lines().enumerate();
@@ -104,7 +104,7 @@ fn until<'a>(lines: impl Iterator<Item = &'a str>, word: &str) -> Option<String>
 }
 
 /// Whether the output of a command matches the page, line by line, with `...` for any text.
-pub(super) fn is_printed(expected: &str, printed: &str) -> bool {
+pub(crate) fn is_printed(expected: &str, printed: &str) -> bool {
     let mut rest = printed;
     let parts: Vec<&str> = expected.trim_end().split("...").collect();
     for part in parts {
