@@ -15,6 +15,7 @@ mod table;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -142,6 +143,7 @@ pub(crate) fn check() -> Result<()> {
     stage("set-up", || setup::run(setup::ALL))?;
     format()?;
     clippy()?;
+    oldest_rust()?;
     let args = ["--workspace", "--exclude", "gpufrac-lab", "--lib", "--bins"];
     let programs = stage("test programs", || programs::build(&args))?;
     let environment = environment(seed, false);
@@ -382,6 +384,38 @@ fn clippy() -> Result<()> {
         "clippy",
         || run(cargo(&args).args(["--", "-D", "warnings"])),
     )
+}
+
+/// Builds with the oldest Rust that Cargo.toml names, in a folder of its own, where rustup has it or can install it.
+fn oldest_rust() -> Result<()> {
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    let installs = ["toolchain", "install", version, "--profile", "minimal"];
+    let rustup = Command::new("rustup").args(installs).output();
+    if !rustup.is_ok_and(|output| output.status.success()) {
+        println!(
+            "== Rust {version}: not run, because `rustup {}` failed",
+            installs.join(" ")
+        );
+        return Ok(());
+    }
+    stage(&format!("Rust {version}"), || {
+        let mut check = Command::new("rustup");
+        check
+            .args([
+                "run",
+                version,
+                "cargo",
+                "check",
+                "--workspace",
+                "--locked",
+                "--quiet",
+            ])
+            .current_dir(root())
+            .env_remove("CARGO")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env("CARGO_TARGET_DIR", root().join("target/oldest-rust"));
+        run(&mut check)
+    })
 }
 
 /// The cases of a program that needs no Slurm.
