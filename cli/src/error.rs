@@ -252,7 +252,7 @@ pub enum CliError {
     #[error("`{name}` is no name of a table; use letters, digits, `-` and `_`")]
     TableName { name: String },
     /// The model is not built in.
-    /// Cure: Give `--gpu MODEL` for a known model, or `--gpu NAME --memory MIB`.
+    /// Cure: Follow the `hint:` line.
     #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
     UnknownGpu {
         index: u32,
@@ -260,6 +260,8 @@ pub enum CliError {
         product: String,
         /// Memory of the GPU in MiB.
         memory: u64,
+        /// A name for gpufrac.toml.
+        name: String,
     },
     /// slurm.conf is not in a usual place.
     /// Cure: Give `--slurm-conf FILE`.
@@ -398,9 +400,11 @@ impl CliError {
                      mechanism `mps`, `timeslice` or `hami`, with `memory`"
                 ));
             }
-            CliError::UnknownGpu { .. } => {
-                "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5), or `--gpu NAME --memory MIB` for any other; \
-                 `gpufrac geometry` prints the table of a model with MIG"
+            CliError::UnknownGpu { memory, name, .. } => {
+                return Some(format!(
+                    "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5); without MIG any name with its memory, \
+                     `--gpu {name} --memory {memory}`; with MIG `gpufrac geometry` prints a table for gpufrac.toml"
+                ));
             }
             CliError::Proposed(_) => {
                 "choose other partitions or another workload: `--partition NAME`, `--workload WORKLOAD`"

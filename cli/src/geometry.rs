@@ -42,7 +42,7 @@ fn is_usual(c: char) -> bool {
 }
 
 /// `NVIDIA GH200 144G HBM3e` becomes `GH200-144G-HBM3e`.
-fn name_of(product: &str) -> String {
+pub(crate) fn name_of(product: &str) -> String {
     let words = product.split(|c| !is_usual(c));
     let words = words.filter(|word| !word.is_empty() && *word != "NVIDIA");
     words.collect::<Vec<_>>().join("-")

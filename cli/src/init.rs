@@ -22,7 +22,7 @@ use gpufrac_slurm_settings::{self as settings, Here, HostGpu, Settings, Sources,
 use crate::args::InitArgs;
 use crate::error::CliError;
 use crate::steps::Steps;
-use crate::{finding, patch};
+use crate::{finding, geometry, patch};
 
 mod per_gpu;
 
@@ -463,6 +463,7 @@ fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
                 index: other.index,
                 product: other.product.clone(),
                 memory: other.memory.0,
+                name: geometry::name_of(&other.product),
             });
         }
         (false, _) => {}
@@ -595,5 +596,19 @@ mod tests {
             let left: Vec<u32> = left.iter().map(|gpu| gpu.index).collect();
             assert_eq!((gpus, left), (pools, others), "{told:?}");
         }
+    }
+
+    #[test]
+    fn a_gpu_without_mig_is_told_by_a_name_and_its_memory() {
+        let product = "NVIDIA GeForce RTX 3090";
+        let error = CliError::UnknownGpu {
+            index: 0,
+            product: product.to_owned(),
+            memory: 24_576,
+            name: geometry::name_of(product),
+        };
+        let hint = error.hint().unwrap_or_default();
+        let told = "`--gpu GeForce-RTX-3090 --memory 24576`";
+        assert!(hint.contains(told), "{hint}");
     }
 }
