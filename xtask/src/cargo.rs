@@ -76,14 +76,17 @@ pub(crate) fn build() -> Result<()> {
 
 /// Builds what a lab runs, with the profile of tests.
 pub(crate) fn build_for_labs() -> Result<()> {
-    let packages = PACKAGES.iter().chain(&OF_LABS);
-    let packages = packages.flat_map(|name| ["-p", name]);
-    build_with(&packages.collect::<Vec<_>>())
+    build_with(&of_labs())
 }
 
-/// As [`build`], with the optimisations of a release.
+/// As [`build_for_labs`], with the optimisations of a release.
 pub(crate) fn build_release() -> Result<()> {
-    build_with(&["--workspace", "--release"])
+    build_with(&[of_labs(), vec!["--release"]].concat())
+}
+
+fn of_labs() -> Vec<&'static str> {
+    let packages = PACKAGES.into_iter().chain(OF_LABS);
+    packages.flat_map(|name| ["-p", name]).collect()
 }
 
 fn build_with(options: &[&str]) -> Result<()> {
