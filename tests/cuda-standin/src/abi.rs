@@ -93,7 +93,7 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, size: c_int, _device
         let text = session.size.name.bytes().take(room.saturating_sub(1));
         for (at, byte) in text.chain([0]).enumerate().take(room) {
             // SAFETY: the caller's pointer to `size` bytes.
-            unsafe { name.add(at).write(byte.cast_signed()) };
+            unsafe { name.add(at).write(c_char::from_ne_bytes([byte])) };
         }
         Ok(())
     })

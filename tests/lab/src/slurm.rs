@@ -147,6 +147,11 @@ impl Slurm {
         self.since(23, 11) && !self.since(24, 11)
     }
 
+    /// Whether AllocTRES of a job has `gres/shard` where shards have a Type; 23.02.8 does not.
+    pub fn counts_typed_shards(&self) -> bool {
+        !self.since(23, 2) || self.release.0 >= 0x17_0b_05
+    }
+
     /// The folder that holds `slurm/slurm.h`.
     pub fn include(&self) -> PathBuf {
         self.place.include()

@@ -249,8 +249,10 @@ fn steps_of_jobs_whose_shares_have_a_type() -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let l40s = lab.gpu_uuids(node)?.remove(1);
     let note = "'echo $CUDA_VISIBLE_DEVICES $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE'";
-    let plain = format!("srun sh -c {note}; srun --overlap --gres=none sh -c {note}");
-    let less = format!("srun --gres=gpufrac:0.1 sh -c {note}");
+    // Up to 23.02 the memory of an ending step still counts.
+    let step = "srun --mem=50";
+    let plain = format!("{step} sh -c {note}; {step} --overlap --gres=none sh -c {note}");
+    let less = format!("{step} --gres=gpufrac:0.1 sh -c {note}");
     let submit = |partition, gres, script: &str| {
         lab.sbatch(user, &["-p", partition, gres, &format!("--wrap={script}")])
     };

@@ -264,6 +264,7 @@ fn shown(name: &str, gres: &str, tres: &str) -> Result<(), LabError> {
     let series = match lab.slurm() {
         slurm if slurm.since(26, 5) => "26.05",
         slurm if slurm.since(23, 11) => "24.11",
+        slurm if slurm.since(23, 2) => "23.02",
         _ => "22.05",
     };
     record.keep(&format!("{series}-{name}.tsv"));
