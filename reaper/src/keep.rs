@@ -2,6 +2,7 @@
 
 pub mod books;
 pub mod gpus;
+pub mod hooks;
 pub mod meter;
 pub mod own;
 pub mod private;

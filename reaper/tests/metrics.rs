@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
+use gpufrac_reaper::keep::hooks::{ByCause, HookTotals, Times};
 use gpufrac_reaper::keep::totals::Totals;
 use gpufrac_reaper::report::metrics::{
     PoolMetrics, Server, ServerError, SliceMetrics, Snapshot, render,
@@ -39,6 +40,29 @@ fn slice(job: u32) -> SliceMetrics {
         memory_limit_bytes: 40 << 30,
         idle_seconds: 0.0,
         source: Source::Gpm,
+    }
+}
+
+/// A different number everywhere.
+fn hooks() -> HookTotals {
+    let times = |number: u64| Times {
+        seconds: number as f64 + 0.5,
+        counts: [number, 0, 1, 0, 0, 2, 0, 0, 0, 0, 3],
+    };
+    let causes = |number| ByCause {
+        user: number,
+        root: number + 1,
+        hardware: number + 2,
+    };
+    HookTotals {
+        prologs: times(30),
+        waits: times(31),
+        epilogs: times(32),
+        requeued: causes(33),
+        held: causes(36),
+        cancelled: causes(39),
+        unserved: causes(42),
+        not_released: causes(45),
     }
 }
 
@@ -72,6 +96,7 @@ fn snapshot() -> Snapshot {
             slurm_errors: 13,
             mail_errors: 14,
             jobs_put_back: 18,
+            hooks: hooks(),
         },
         node_breaker: true,
         cluster_breaker: false,

@@ -242,6 +242,17 @@ impl RootDir {
         self.open_with(name, flags, self.mode()? & 0o644)
     }
 
+    /// Appends a text by one call, so that texts of several programs do not mix; not to a file that has `most` bytes or
+    /// more.
+    pub fn append_text(&self, name: &str, text: &str, most: u64) -> Result<(), FileError> {
+        let mut file = self.append(name)?;
+        if file.metadata().is_ok_and(|data| data.len() >= most) {
+            return Ok(());
+        }
+        file.write_all(text.as_bytes())
+            .map_err(|e| FileError::io("writing", &self.at(name), e))
+    }
+
     /// Opens a file for locking; creates it with mode 0600 if it does not exist.
     ///
     /// A process that can open a file, even only for reading, can hold its lock. Therefore only the owner may be able

@@ -8,9 +8,11 @@ use gpufrac_core::lease::LeaseError;
 use gpufrac_host::files::FileError;
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::{ErrorClass, NvmlError};
+use serde::{Deserialize, Serialize};
 
 /// The cause of an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// A user who may submit jobs: by a request, by processes, by using up resources that all users share.
     User,

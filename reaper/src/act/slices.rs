@@ -22,6 +22,7 @@ use gpufrac_node::slice::teardown::{self, TeardownError};
 use gpufrac_node::slice::{keep, reconcile};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
+use gpufrac_node::state::outcomes::{self, Outcome};
 use gpufrac_node::state::record::NodeRecord;
 use gpufrac_node::state::stuck::{self, Stuck};
 use gpufrac_nvml::{MigMode, NvmlError};
@@ -125,6 +126,12 @@ pub trait Slices {
 
     /// The places that are stuck; none where the records cannot be read, which [`crate::care`] reports.
     fn stuck(&self, node: &Node) -> Vec<Stuck>;
+
+    /// What prologs and epilogs did since the last call.
+    ///
+    /// # Errors
+    /// Their file cannot be read.
+    fn outcomes(&self, node: &Node) -> Result<Vec<Outcome>, FileError>;
 
     /// Users' processes on slices and GPUs of pools whose jobs have no lease there.
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError>;
@@ -319,6 +326,10 @@ impl Slices for NodeSlices {
         let mut places = stuck::list(node).unwrap_or_default();
         places.retain(Stuck::is_stuck);
         places
+    }
+
+    fn outcomes(&self, node: &Node) -> Result<Vec<Outcome>, FileError> {
+        outcomes::take(node)
     }
 
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError> {

@@ -3,6 +3,8 @@
 use gpufrac_core::policy::{Action, Stall};
 use serde::{Deserialize, Serialize};
 
+use super::hooks::HookTotals;
+
 /// Counters. They only grow, also over restarts of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
@@ -33,6 +35,9 @@ pub struct Totals {
     /// Jobs that the node gave back to Slurm.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub jobs_put_back: u64,
+    /// Prologs and epilogs.
+    #[serde(default)]
+    pub hooks: HookTotals,
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -30,6 +30,8 @@ pub(crate) mod topic {
     /// Places that cannot be freed or used.
     pub(crate) const PLACES: &str = "places";
     pub(crate) const PUT_BACK: &str = "jobs put back";
+    /// What prologs and epilogs did, for the metrics.
+    pub(crate) const OUTCOMES: &str = "counts of prologs and epilogs";
     /// Files of jobs that ended.
     pub(crate) const CDI: &str = "files of CDI";
     pub(crate) const KEPT: &str = "kept instances";

@@ -18,6 +18,7 @@ use gpufrac_node::clock::{BootTime, Clock};
 use gpufrac_node::node::Node;
 use gpufrac_node::slurm_call::{ActionError, JobControl, SlurmAction, SlurmError};
 use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::outcomes::Outcome;
 use gpufrac_node::state::stuck::Stuck;
 use gpufrac_node::state::usage::UsageError;
 use gpufrac_reaper::act::slices::{SliceError, Slices, Unleased};
@@ -284,6 +285,10 @@ impl Slices for Simulated {
 
     fn limit(&self, _: &Node, _: &Lease, _: bool) -> Result<bool, SliceError> {
         Ok(false)
+    }
+
+    fn outcomes(&self, _: &Node) -> Result<Vec<Outcome>, FileError> {
+        Ok(Vec::new())
     }
 
     fn end_unlimited(&self, _: &Lease, _: u32) -> Result<bool, SliceError> {

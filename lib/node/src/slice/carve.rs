@@ -29,6 +29,7 @@ use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::LeaseStore;
 use crate::state::locks::LockError;
+use crate::state::outcomes::{Ending, Outcome};
 use crate::state::stuck::{self, Lost};
 use crate::state::without;
 use attempt::Attempt;
@@ -40,17 +41,17 @@ use gpufrac_nvml::{NvmlError, Session};
 use times::{FIRST_PAUSE, LONGEST_PAUSE, PATIENCE};
 
 /// Makes the slices of a job, and retries after temporary errors.
-pub fn carve(
+fn carve(
     job: &JobEnv,
     node: &Node,
     slurm: &dyn Slurm,
     log: &JobLog,
+    waiting: &mut Waiting<'_>,
 ) -> Result<Carved, CarveError> {
     if !node.has_pools() {
         order::without_pools(job, &node.config.count_name, slurm)?;
         return Ok(Carved::NotConcerned);
     }
-    let waiting = Waiting::new(Hook::Prolog, job.job_id, node, Some(slurm), log);
     let record = node.record()?;
     let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, gpu_count);
@@ -150,11 +151,11 @@ fn needs_slices(
 fn carve_each(
     attempts: &[Attempt<'_>],
     mut session: Option<Session>,
-    mut waiting: Waiting<'_>,
+    waiting: &mut Waiting<'_>,
 ) -> Result<Carved, CarveError> {
     let (mut leases, mut is_new) = (Vec::new(), false);
     for (done, attempt) in attempts.iter().enumerate() {
-        match try_for_a_while(attempt, &mut session, &mut waiting) {
+        match try_for_a_while(attempt, &mut session, waiting) {
             Ok(Carved::NotConcerned) => {}
             Ok(Carved::Kept(kept)) => leases.extend(kept),
             Ok(Carved::Made(made)) => {
@@ -163,7 +164,7 @@ fn carve_each(
             }
             Err(error) => {
                 for other in attempts[..done].iter().rev() {
-                    give_back_gpu(other, &mut session, &mut waiting);
+                    give_back_gpu(other, &mut session, waiting);
                 }
                 return Err(error);
             }
@@ -278,7 +279,9 @@ fn try_for_a_while(
 /// Makes the slices, and converts the result into a request to Slurm.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let start = slurm.now();
-    let carved = carve(job, node, slurm, log);
+    let mut waiting = Waiting::new(Hook::Prolog, job.job_id, node, Some(slurm), log);
+    let carved = carve(job, node, slurm, log, &mut waiting);
+    let waited = waiting.waited();
     if carved.is_ok() {
         slurm.flush();
     }
@@ -292,19 +295,25 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
     }
     let error = match carved {
         Ok(Carved::NotConcerned) => return Exit::Done,
-        Ok(Carved::Made(leases)) => return told("carved", &leases, log),
-        Ok(Carved::Kept(leases)) => return told("kept", &leases, log),
+        Ok(carved) => {
+            told(&carved, log);
+            Outcome::new(Ending::Served, start.elapsed(), waited, None).count(node, log);
+            return Exit::Done;
+        }
         Err(error) => error,
     };
-    Failure {
+    let failure = Failure {
         job,
         node,
         slurm,
         log,
         error: &error,
         start,
-    }
-    .react()
+    };
+    let took = start.elapsed();
+    let (exit, ending) = failure.react();
+    Outcome::new(ending, took, waited, Some(error.cause())).count(node, log);
+    exit
 }
 
 /// The node and the devices of these leases can be used.
@@ -317,11 +326,15 @@ fn works_again(node: &Node, leases: &[Lease], log: &JobLog) {
     }
 }
 
-fn told(what: &str, leases: &[Lease], log: &JobLog) -> Exit {
+fn told(carved: &Carved, log: &JobLog) {
+    let (what, leases) = match carved {
+        Carved::NotConcerned => return,
+        Carved::Made(leases) => ("carved", leases),
+        Carved::Kept(leases) => ("kept", leases),
+    };
     for lease in leases {
         log.info(format!("{what} {}", summary(lease)));
     }
-    Exit::Done
 }
 
 fn summary(lease: &Lease) -> String {

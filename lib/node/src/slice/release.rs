@@ -3,7 +3,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -22,6 +22,7 @@ use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::line::{Epilog, Line};
 use crate::state::locks::{LockError, Locks};
+use crate::state::outcomes::{Ending, Outcome};
 use crate::state::stuck::{self, Stuck};
 use crate::state::without;
 use gpufrac_host::exit::Exit;
@@ -88,22 +89,18 @@ enum Reuse {
 /// cannot be removed, or whose lease cannot be read, does not keep the others. Of several errors the most serious one
 /// is returned.
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
-    release_in_time(
-        node,
-        job_id,
-        log,
-        Reuse::End,
-        Waiting::new(Hook::Epilog, job_id, node, None, log),
-    )
+    let mut waiting = Waiting::new(Hook::Epilog, job_id, node, None, log);
+    release_in_time(node, job_id, log, Reuse::End, &mut waiting).map(drop)
 }
 
+/// As [`release`]. Returns the number of the job's leases.
 fn release_in_time(
     node: &Node,
     job_id: JobId,
     log: &JobLog,
     reuse: Reuse,
-    waiting: Waiting<'_>,
-) -> Result<(), ReleaseError> {
+    waiting: &mut Waiting<'_>,
+) -> Result<usize, ReleaseError> {
     let store = node.leases()?;
     without::forget(&node.run, job_id)?;
     let (mut leases, damaged) = store.readable_of_job(job_id)?;
@@ -140,7 +137,7 @@ fn release_in_time(
     let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
     match errors.reduce(|first, next| worse(first, next, log)) {
         Some(error) => Err(error),
-        None => Ok(()),
+        None => Ok(leases.len()),
     }
 }
 
@@ -200,7 +197,7 @@ fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError 
 }
 
 /// The release of a job's slices.
-struct Release<'a> {
+struct Release<'a, 'w> {
     node: &'a Node,
     log: &'a JobLog,
     store: &'a LeaseStore,
@@ -208,12 +205,12 @@ struct Release<'a> {
     /// The job's place in the queue of each GPU, one for all of its slices there.
     lines: BTreeMap<GpuIndex, Line<'a>>,
     reuse: Reuse,
-    waiting: Waiting<'a>,
+    waiting: &'a mut Waiting<'w>,
     /// One session for all slices, unless an error occurs.
     session: Option<Session>,
 }
 
-impl Release<'_> {
+impl Release<'_, '_> {
     fn one(&mut self, lease: &Lease) -> Result<(), ReleaseError> {
         let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut reuse = self.reuse;
@@ -318,11 +315,18 @@ pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Ex
     if !node.has_pools() && has_no_lease(node, job_id) {
         return Exit::Done;
     }
-    let waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
-    match release_in_time(node, job_id, log, Reuse::Keep, waiting) {
-        Ok(()) => Exit::Done,
-        // The node was never set up, so no slice was made here.
-        Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
+    let start = Instant::now();
+    let mut waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
+    let released = release_in_time(node, job_id, log, Reuse::Keep, &mut waiting);
+    let (ending, cause) = match &released {
+        // The job had no slice here, or the node was never set up.
+        Ok(0) | Err(ReleaseError::Store(StoreError::Absent { .. })) => return Exit::Done,
+        Ok(_) => (Ending::Released, None),
+        Err(error) => (Ending::NotReleased, Some(error.cause())),
+    };
+    Outcome::new(ending, start.elapsed(), waiting.waited(), cause).count(node, log);
+    match released {
+        Ok(_) => Exit::Done,
         Err(error) if !error.drains() => {
             // Not a fault of the node. The lease records what must be done, its place stays taken, and the next
             // prolog on this GPU tries again.

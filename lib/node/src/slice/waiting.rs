@@ -118,6 +118,13 @@ impl<'a> Waiting<'a> {
         left.min(self.left())
     }
 
+    /// The time in queues and after the first failure, so far.
+    pub(super) fn waited(&self) -> Duration {
+        let worked = self.start.elapsed().saturating_sub(self.in_line);
+        let first = self.failed_after.unwrap_or(worked);
+        self.in_line + worked.saturating_sub(first)
+    }
+
     /// Shows users why their job does not start here, if they have waited.
     pub(super) fn give_up(&self, error: &dyn std::fmt::Display) {
         if let Some(slurm) = self.slurm

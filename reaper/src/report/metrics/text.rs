@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{PoolMetrics, SliceMetrics, Snapshot};
+use crate::keep::hooks::{BOUNDS, HookTotals, Times};
 use crate::keep::totals::Totals;
 
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -192,6 +193,7 @@ impl Metrics<'_, '_> {
         ] {
             self.counter(name, None, help, [(NO_LABELS, value)])?;
         }
+        self.hooks(&totals.hooks)?;
         let help = "Time that reaped jobs would have held their slices until their limits";
         let seconds = [(NO_LABELS, totals.reclaimed_slice_seconds)];
         self.counter("reaper_reclaimed_slice", Some(Unit::Seconds), help, seconds)?;
@@ -231,6 +233,65 @@ impl Metrics<'_, '_> {
             self.counter(name, None, help, values)?;
         }
         Ok(())
+    }
+
+    fn hooks(&mut self, hooks: &HookTotals) -> fmt::Result {
+        for (name, help, times) in [
+            (
+                "prolog",
+                "Prologs that made a slice, with their waits",
+                &hooks.prologs,
+            ),
+            (
+                "prolog_wait",
+                "Waits of these prologs for a turn at a GPU and for a free place",
+                &hooks.waits,
+            ),
+            ("epilog", "Epilogs of jobs with slices", &hooks.epilogs),
+        ] {
+            self.times(name, help, times)?;
+        }
+        for (name, help, counts) in [
+            (
+                "jobs_requeued",
+                "Jobs that their prolog gave back to the queue",
+                hooks.requeued,
+            ),
+            (
+                "jobs_held",
+                "Jobs that their prolog requeued and held",
+                hooks.held,
+            ),
+            (
+                "jobs_cancelled",
+                "Jobs that their prolog cancelled",
+                hooks.cancelled,
+            ),
+            (
+                "jobs_unserved",
+                "Jobs without a slice that Slurm had ended or requeued before, or could not requeue",
+                hooks.unserved,
+            ),
+            (
+                "failed_releases",
+                "Epilogs that left a slice for the next program or for an admin",
+                hooks.not_released,
+            ),
+        ] {
+            let counts = counts.each();
+            let counts = counts.map(|(cause, count)| ([("cause", cause)], count));
+            self.counter(name, None, help, counts)?;
+        }
+        Ok(())
+    }
+
+    fn times(&mut self, name: &str, help: &str, times: &Times) -> fmt::Result {
+        let (unit, kind) = (Unit::Seconds, MetricType::Histogram);
+        let mut encoder = self.0.encode_descriptor(name, help, Some(&unit), kind)?;
+        let bounds = BOUNDS.into_iter().chain([f64::MAX]);
+        let classes: Vec<_> = bounds.zip(times.counts).collect();
+        let count = times.counts.iter().sum();
+        encoder.encode_histogram::<[(&str, &str); 0]>(times.seconds, count, &classes, None)
     }
 
     /// A gauge with the two labels that identify a slice.

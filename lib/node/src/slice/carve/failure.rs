@@ -15,6 +15,7 @@ use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::{Node, NodeError};
 use crate::slice::drain::drain;
 use crate::slice::release;
+use crate::state::outcomes::Ending;
 use crate::state::put_back::{self, PutBack};
 use crate::state::stuck::{self, Lost, Stuck};
 
@@ -34,6 +35,7 @@ pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog
         start,
     }
     .react()
+    .0
 }
 
 /// The failure of a prolog to make the slices of a job.
@@ -48,7 +50,8 @@ pub(super) struct Failure<'a> {
 }
 
 impl Failure<'_> {
-    pub(super) fn react(&self) -> Exit {
+    /// Asks Slurm for what the error needs. Returns the prolog's exit code, and what became of the job.
+    pub(super) fn react(&self) -> (Exit, Ending) {
         let (log, error) = (self.log, self.error);
         match error.reaction() {
             Reaction::Drain => {
@@ -105,9 +108,9 @@ impl Failure<'_> {
 
     /// Requeues the job of a node that is drained now, so that it starts elsewhere: Slurm would hold a job whose prolog
     /// failed, except with `nohold_on_prolog_fail`.
-    fn leave_drained_node(&self, drained: bool) -> Exit {
+    fn leave_drained_node(&self, drained: bool) -> (Exit, Ending) {
         if !drained {
-            return Exit::Broken;
+            return (Exit::Broken, Ending::Unserved);
         }
         self.note(false);
         match self.slurm.requeue(self.job.job_id, false) {
@@ -116,9 +119,9 @@ impl Failure<'_> {
                 // node's reason has the cause.
                 self.log.warning("requeued, because the node is drained");
                 sleep(AFTER_REQUEUE);
-                Exit::Done
+                (Exit::Done, Ending::Requeued)
             }
-            Err(_) => Exit::Broken,
+            Err(_) => (Exit::Broken, Ending::Unserved),
         }
     }
 
@@ -169,7 +172,7 @@ impl Failure<'_> {
     }
 
     /// Requeues the job; held, if the job or a file must be changed first.
-    fn requeue(&self, hold: bool) -> Exit {
+    fn requeue(&self, hold: bool) -> (Exit, Ending) {
         let (job_id, log, error) = (self.job.job_id, self.log, self.error);
         // If the files of so many nodes are wrong, an admin must look.
         let is_tried = hold && self.job.restart_count >= MOST_NODES;
@@ -179,10 +182,14 @@ impl Failure<'_> {
         loop {
             let refused = match self.slurm.requeue(job_id, hold) {
                 Ok(()) => {
-                    let how = if hold { "requeued and held" } else { "requeued" };
+                    let (how, ending) = if hold {
+                        ("requeued and held", Ending::Held)
+                    } else {
+                        ("requeued", Ending::Requeued)
+                    };
                     log.warning(format!("{how}: {error}"));
                     sleep(AFTER_REQUEUE);
-                    return Exit::Done;
+                    return (Exit::Done, ending);
                 }
                 Err(refused) => refused,
             };
@@ -194,17 +201,17 @@ impl Failure<'_> {
             if self.is_given_up() {
                 // Another node of the job, or the user, was faster. Cure: Nothing.
                 log.warning(format!("the job was already requeued or ended: {error}"));
-                return Exit::Done;
+                return (Exit::Done, Ending::Unserved);
             }
             if let Some(exit) = self.is_over("requeue", &refused) {
-                return exit;
+                return (exit, Ending::Unserved);
             }
             sleep(LONGEST_PAUSE);
         }
     }
 
     /// Cancels the job, and informs its user: on its terminal or in its output, and in Slurm's record.
-    fn end(&self) -> Exit {
+    fn end(&self) -> (Exit, Ending) {
         let (job_id, log) = (self.job.job_id, self.log);
         self.explain();
         let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
@@ -214,14 +221,14 @@ impl Failure<'_> {
         }
         loop {
             let refused = match self.slurm.cancel(job_id) {
-                Ok(()) => return Exit::Done,
+                Ok(()) => return (Exit::Done, Ending::Cancelled),
                 Err(refused) => refused,
             };
             if self.is_given_up() {
-                return Exit::Done;
+                return (Exit::Done, Ending::Unserved);
             }
             if let Some(exit) = self.is_over("cancel the job", &refused) {
-                return exit;
+                return (exit, Ending::Unserved);
             }
             sleep(LONGEST_PAUSE);
         }
