@@ -170,6 +170,15 @@ fn wait_for_gauge(lab: &Lab, node: &str, open: u8) -> Result<(), LabError> {
     })
 }
 
+/// Waits for a line of the metrics of the node.
+fn wait_for_metric(lab: &Lab, node: &str, line: &str) -> Result<(), LabError> {
+    lab.wait(line, Duration::from_secs(20), || {
+        let text = metrics(lab, node)?;
+        let found = text.lines().any(|shown| shown == line);
+        Ok(found.then_some(()))
+    })
+}
+
 fn expect_all_run(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabError> {
     let log = lab.reaper_log(node)?;
     for job in jobs {
@@ -269,11 +278,12 @@ fn wait_for_no_lease(lab: &Lab, node: &str) -> Result<(), LabError> {
 }
 
 /// Promise (reaper): remains of ended jobs are removed without another job on the GPU; MIG instances without a lease
-/// stay.
-/// With `instances_without_a_lease_are_not_touched`.
+/// stay. Metrics count prologs, epilogs and releases that failed.
+/// With `instances_without_a_lease_are_not_touched`, `outcomes_are_counted_by_ending_cause_and_time`.
 #[test]
 fn remains_of_ended_jobs_are_removed_without_another_job() -> Result<(), LabError> {
-    let mut lab = lab(&[("mode", "\"off\"")], "").start()?;
+    let with_metrics = [("mode", "\"off\""), ("metrics", "\"127.0.0.1:0\"")];
+    let mut lab = lab(&with_metrics, "").start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
 
     // The driver refuses while the epilog runs.
@@ -288,6 +298,12 @@ fn remains_of_ended_jobs_are_removed_without_another_job() -> Result<(), LabErro
     let lease = lab.lease(&node, job)?;
     let state = lease.map(|lease| lease.state);
     assert_eq!(state, Some(LeaseState::Releasing));
+    let failed = format!("gpufrac_failed_releases_total{{node=\"{node}\",cause=\"user\"}} 1");
+    wait_for_metric(&lab, &node, &failed)?;
+    for name in ["prolog", "prolog_wait", "epilog"] {
+        let count = format!("gpufrac_{name}_seconds_count{{node=\"{node}\"}} 1");
+        wait_for_metric(&lab, &node, &count)?;
+    }
     lab.gpusim(&node, &["clear"])?;
     wait_for_no_lease(&lab, &node)?;
     assert_eq!(lab.instances(&node)?, [], "{}", lab.reaper_log(&node)?);
