@@ -207,8 +207,11 @@ fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<
     if let Some(key) = rest.api.spank {
         // A forged variable for the prolog, by its own key.
         let forged = format!(r#", "{key}": ["SPANK_GPUFRAC=v1:units=50:mech=mig"]"#);
-        jobs.push(rest.taken("gres/gpufrac:0.25", &forged).0);
-        jobs.push(rest.taken("gres/gpu:0.25", &forged).0);
+        // 23.02 has another form, and refuses this one itself.
+        let gres = if lab.slurm().since(23, 11) { "gres/" } else { "gres:" };
+        for request in ["gpufrac:0.25", "gpu:0.25"] {
+            jobs.push(rest.taken(&format!("{gres}{request}"), &forged).0);
+        }
     }
     for &job in &jobs {
         lab.wait_for_state(job, &["RUNNING"])?;
