@@ -16,3 +16,53 @@ pub(crate) fn run_check() -> Result<()> {
         .args(["--all-features", "check", "licenses", "bans", "sources"])
         .current_dir(root()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::process::Command;
+
+    use crate::cargo::root;
+
+    /// The most crates in each program of a node and each plugin, gpufrac's own among them, and in Cargo.lock. A change
+    /// that needs more says here what the crates give.
+    const BUDGET: [(&str, usize); 7] = [
+        ("job_submit_gpufrac", 27),
+        ("cli_filter_gpufrac", 25),
+        ("spank_gpufrac", 58),
+        ("gpufrac-prolog", 57),
+        ("gpufrac-epilog", 57),
+        ("gpufrac-reaper", 122),
+        ("gpufrac", 148),
+    ];
+    const LOCKED: usize = 367;
+
+    #[test]
+    fn programs_and_plugins_keep_to_their_budget_of_crates() {
+        for (package, most) in BUDGET {
+            let args = ["tree", "--offline", "--locked", "--edges", "normal"];
+            let output = Command::new(env!("CARGO"))
+                .args(args)
+                .args(["--prefix", "none", "--package", package])
+                .current_dir(root())
+                .output()
+                .unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let crates: BTreeSet<&str> = text
+                .lines()
+                .filter_map(|line| line.split(" (").next())
+                .collect();
+            assert!(
+                (1..=most).contains(&crates.len()),
+                "{package} has {} crates, and {most} are its budget: {crates:#?}",
+                crates.len()
+            );
+        }
+        let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+        let locked = lock.matches("[[package]]").count();
+        assert!(
+            locked <= LOCKED,
+            "Cargo.lock has {locked} packages, and {LOCKED} are the budget"
+        );
+    }
+}
