@@ -102,6 +102,15 @@ impl RootDir {
         ))
     }
 
+    /// Opens a directory in this one.
+    pub fn below(&self, name: &str) -> Result<RootDir, FileError> {
+        let path = self.at(name);
+        let fd = open_dir(self.fd.as_fd(), Path::new(name), &path)?;
+        let stat = fstat(&fd).map_err(|e| FileError::io("reading the attributes of", &path, e))?;
+        check_owner(&stat, &path, false)?;
+        Ok(RootDir { fd, path })
+    }
+
     /// The path by which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path

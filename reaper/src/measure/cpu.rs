@@ -16,6 +16,10 @@ pub(crate) mod tests;
 pub struct JobGroups {
     /// Folders with `uid_N/job_N`, in hierarchies of version 1.
     roots: Vec<PathBuf>,
+    /// Those of them in the hierarchy of the freezer.
+    freezers: Vec<PathBuf>,
+    /// Folders with groups that can be frozen, as of the last look.
+    freezing: Vec<PathBuf>,
     /// Mount points of version 2.
     mounts: Vec<PathBuf>,
     /// Names of folders with a group for each job, in a slice of a mount point. slurmd creates the folder, possibly
@@ -35,17 +39,23 @@ impl JobGroups {
     /// `table` is the list of mounts in the format of mountinfo.
     fn below(node: &str, table: &str) -> JobGroups {
         let names = [format!("slurm_{node}"), "slurm".to_owned()];
-        let (mut roots, mut mounts) = (Vec::new(), Vec::new());
-        for (mount, version2) in table.lines().filter_map(cgroup_mount) {
-            if !version2 {
-                roots.extend(names.iter().map(|name| mount.join(name)))
-            } else {
-                mounts.push(mount)
+        let (mut roots, mut freezers, mut mounts) = (Vec::new(), Vec::new(), Vec::new());
+        for line in table.lines() {
+            match cgroup_mount(line) {
+                Some((mount, true)) => mounts.push(mount),
+                Some((mount, false)) => {
+                    let own = names.iter().map(|name| mount.join(name));
+                    freezers.extend(own.clone().filter(|_| is_freezer(line)));
+                    roots.extend(own);
+                }
+                None => {}
             }
         }
         let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
         JobGroups {
             roots,
+            freezers,
+            freezing: Vec::new(),
             mounts,
             scopes: [
                 format!("{node}_slurmstepd.scope"),
@@ -76,13 +86,13 @@ impl JobGroups {
     /// Whether Slurm has suspended a job: its steps have processes, and all of them are in frozen groups. Only root can
     /// freeze a group; a user who stops his own processes suspends nothing.
     pub fn is_frozen(&self, lease: &Lease) -> bool {
-        let roots = self.roots();
-        places(&roots, lease).any(|group| is_frozen_below(&group) == Some(true))
+        places(&self.freezing, lease).any(|group| is_frozen_below(&group) == Some(true))
     }
 
-    /// Forgets all jobs except those that `keys` accepts.
-    pub fn retain(&mut self, keys: impl Fn(&Key) -> bool) {
+    /// Forgets all jobs except those that `keys` accepts, and looks where groups can be frozen, once for all of them.
+    pub fn look(&mut self, keys: impl Fn(&Key) -> bool) {
         self.last.retain(|key, _| keys(key));
+        self.freezing = self.freezers.iter().cloned().chain(self.scopes()).collect();
     }
 
     fn seconds(&self, lease: &Lease) -> Option<f64> {
@@ -104,11 +114,15 @@ impl JobGroups {
 
     /// The existing folders of both versions.
     fn roots(&self) -> Vec<PathBuf> {
+        let roots = self.roots.iter().cloned().chain(self.scopes());
+        roots.filter(|root| root.is_dir()).collect()
+    }
+
+    /// The possible folders of version 2.
+    fn scopes(&self) -> impl Iterator<Item = PathBuf> {
         // `CgroupSlice` in cgroup.conf sets the name of the slice.
         let slices = self.mounts.iter().flat_map(|mount| slices(mount));
-        let scopes = slices.flat_map(|slice| self.scopes.each_ref().map(|scope| slice.join(scope)));
-        let roots = self.roots.iter().cloned().chain(scopes);
-        roots.filter(|root| root.is_dir()).collect()
+        slices.flat_map(|slice| self.scopes.each_ref().map(|scope| slice.join(scope)))
     }
 
     fn group(&self, roots: &[PathBuf], lease: &Lease) -> Option<PathBuf> {
@@ -192,6 +206,12 @@ fn slices(mount: &Path) -> Vec<PathBuf> {
     let paths = entries.map(|entry| entry.path());
     let is_slice = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "slice");
     paths.filter(is_slice).collect()
+}
+
+/// Whether a mount of version 1 has the freezer.
+fn is_freezer(line: &str) -> bool {
+    let options = line.rsplit(' ').next().unwrap_or_default();
+    options.split(',').any(|option| option == "freezer")
 }
 
 /// The mount point of a hierarchy, and whether it is of version 2.

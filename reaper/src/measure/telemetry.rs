@@ -72,7 +72,7 @@ impl Sampler for Telemetry {
     ) -> NodeSamples {
         let mut found = NodeSamples::default();
         let keys: HashSet<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
-        self.groups.retain(|key| keys.contains(key));
+        self.groups.look(|key| keys.contains(key));
         self.seen.retain(|(key, _)| keys.contains(key));
         self.tenants = leases.iter().map(|lease| lease.user_id).collect();
         if leases.is_empty() {

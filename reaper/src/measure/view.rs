@@ -125,15 +125,22 @@ pub(super) fn views(
 /// The marks of the leased instances that stand. The driver may go on listing an instance that another program has
 /// destroyed, and a new one at the same place may have the same ids and UUID.
 fn marks(node: &Node, leases: &[&Lease], errors: &mut Vec<String>) -> HashMap<SliceId, u32> {
-    let mut marks = HashMap::new();
+    let (mut marks, caps) = (HashMap::new(), node.caps());
+    let mut gpus = HashMap::new();
     for lease in leases {
         let Some(instance) = lease.slice.instance() else {
             continue;
         };
-        match node.caps().claimed(lease.slice.gpu_minor, instance) {
+        let gpu = lease.slice.gpu_minor;
+        let caps = gpus.entry(gpu).or_insert_with(|| caps.of_gpu(gpu));
+        let claimed = match caps {
+            Ok(caps) => caps.claimed(instance).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match claimed {
             Ok(Claimed::Ours(mark)) => drop(marks.insert(SliceId::of(lease), mark)),
             Ok(Claimed::Nothing | Claimed::Hollow(_) | Claimed::Foreign) => {}
-            Err(error) => errors.push(error.to_string()),
+            Err(error) => errors.push(error),
         }
     }
     marks

@@ -208,35 +208,16 @@ impl Caps {
     /// # Errors
     /// The driver's files cannot be read.
     pub fn claimed(&self, gpu: DeviceMinor, instance: &Instance) -> Result<Claimed, CapsError> {
-        let Instance { gi_id, ci_id, .. } = instance;
-        let mig = format!("proc/driver/nvidia/capabilities/gpu{gpu}/mig");
-        // The driver has this folder for each GPU, with MIG on or off.
-        self.dir(&mig)?;
-        let gi = format!("{mig}/gi{gi_id}");
-        let names = match self.dir(&gi).and_then(|dir| dir.names()) {
-            Err(error) if error.is_not_found() => return Ok(Claimed::Nothing),
-            other => other?,
-        };
-        let ci = format!("ci{ci_id}");
-        let mut inside = names.iter().filter(|name| name.starts_with("ci"));
-        Ok(match (self.mark(&gi)?, inside.next(), inside.next()) {
-            (Some(mark), None, None) => Claimed::Hollow(mark),
-            (Some(mark), Some(found), None) if *found == ci => {
-                match self.mark(&format!("{gi}/{ci}"))? {
-                    Some(_) => Claimed::Ours(mark),
-                    None => Claimed::Foreign,
-                }
-            }
-            _ => Claimed::Foreign,
-        })
+        self.of_gpu(gpu)?.claimed(instance)
     }
 
-    fn mark(&self, dir: &str) -> Result<Option<u32>, CapsError> {
-        let text = match self.dir(dir).and_then(|dir| dir.read("access")) {
-            Err(error) if error.is_not_found() => None,
-            other => other?,
-        };
-        Ok(text.as_deref().and_then(mark_in))
+    /// The capabilities of a GPU: the driver has this folder for each, with MIG on or off.
+    ///
+    /// # Errors
+    /// The driver's files cannot be read.
+    pub fn of_gpu(&self, gpu: DeviceMinor) -> Result<GpuCaps, CapsError> {
+        let mig = self.dir(&format!("proc/driver/nvidia/capabilities/gpu{gpu}/mig"))?;
+        Ok(GpuCaps(mig))
     }
 
     /// Whether the driver creates capability files that all users can read until gpufrac closes them;
@@ -248,6 +229,47 @@ impl Caps {
             Some(value.trim() != "0")
         })
     }
+}
+
+/// The capabilities of one GPU.
+pub struct GpuCaps(RootDir);
+
+impl GpuCaps {
+    /// As [`Caps::claimed`], of this GPU.
+    ///
+    /// # Errors
+    /// The driver's files cannot be read.
+    pub fn claimed(&self, instance: &Instance) -> Result<Claimed, CapsError> {
+        let Instance { gi_id, ci_id, .. } = instance;
+        let opened = self.0.below(&format!("gi{gi_id}"));
+        let names = opened.and_then(|gi| Ok((gi.names()?, gi)));
+        let (names, gi) = match names {
+            Err(error) if error.is_not_found() => return Ok(Claimed::Nothing),
+            other => other?,
+        };
+        let ci = format!("ci{ci_id}");
+        let mut inside = names.iter().filter(|name| name.starts_with("ci"));
+        Ok(match (mark(&gi)?, inside.next(), inside.next()) {
+            (Some(mark), None, None) => Claimed::Hollow(mark),
+            (Some(own), Some(found), None) if *found == ci => match gi.below(&ci) {
+                Err(error) if error.is_not_found() => Claimed::Foreign,
+                ci => match mark(&ci?)? {
+                    Some(_) => Claimed::Ours(own),
+                    None => Claimed::Foreign,
+                },
+            },
+            _ => Claimed::Foreign,
+        })
+    }
+}
+
+/// gpufrac's mark in the folder of an instance; None if the folder goes meanwhile.
+fn mark(instance: &RootDir) -> Result<Option<u32>, CapsError> {
+    let text = match instance.read("access") {
+        Err(error) if error.is_not_found() => None,
+        other => other?,
+    };
+    Ok(text.as_deref().and_then(mark_in))
 }
 
 pub(super) fn field(text: &str, name: &str) -> Option<u32> {

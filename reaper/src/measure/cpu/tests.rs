@@ -141,13 +141,18 @@ fn holding(group: &Path, file: &str, text: &str) {
     fs::write(group.join(file), text).unwrap();
 }
 
+fn is_frozen(groups: &mut JobGroups, lease: &Lease) -> bool {
+    groups.look(|_| true);
+    groups.is_frozen(lease)
+}
+
 #[test]
 fn a_job_is_suspended_when_all_groups_of_its_steps_are_frozen() {
-    let (mount, groups, lease) = version2();
+    let (mount, mut groups, lease) = version2();
     let job = mount
         .path()
         .join("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500");
-    assert!(!groups.is_frozen(&lease), "no group");
+    assert!(!is_frozen(&mut groups, &lease), "no group");
     // The container of the job and Slurm's own program go on.
     holding(
         &job.join("step_extern/user/task_0"),
@@ -159,19 +164,19 @@ fn a_job_is_suspended_when_all_groups_of_its_steps_are_frozen() {
         "cgroup.events",
         "populated 1\nfrozen 0\n",
     );
-    assert!(!groups.is_frozen(&lease), "no process of a user");
+    assert!(!is_frozen(&mut groups, &lease), "no process of a user");
     holding(
         &job.join("step_0/user/task_0"),
         "cgroup.events",
         "populated 1\nfrozen 1\n",
     );
-    assert!(groups.is_frozen(&lease));
+    assert!(is_frozen(&mut groups, &lease));
     holding(
         &job.join("step_1/user/task_0"),
         "cgroup.events",
         "populated 1\nfrozen 0\n",
     );
-    assert!(!groups.is_frozen(&lease), "one step runs");
+    assert!(!is_frozen(&mut groups, &lease), "one step runs");
 }
 
 #[test]
@@ -195,8 +200,8 @@ fn version_1_says_it_in_the_hierarchy_of_the_freezer() {
         "freezer.state",
         "THAWED\n",
     );
-    let groups = JobGroups::below("n1", &(line("devices") + &line("freezer")));
-    assert!(!groups.is_frozen(&lease(7)));
+    let mut groups = JobGroups::below("n1", &(line("devices") + &line("freezer")));
+    assert!(!is_frozen(&mut groups, &lease(7)));
     let step = mount.path().join("freezer").join(job).join("step_0");
     for (state, frozen) in [
         ("THAWED\n", false),
@@ -204,6 +209,6 @@ fn version_1_says_it_in_the_hierarchy_of_the_freezer() {
         ("FROZEN\n", true),
     ] {
         fs::write(step.join("freezer.state"), state).unwrap();
-        assert_eq!(groups.is_frozen(&lease(7)), frozen, "{state}");
+        assert_eq!(is_frozen(&mut groups, &lease(7)), frozen, "{state}");
     }
 }
