@@ -109,7 +109,9 @@ pub(super) fn views(
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
             Ok(mut view) => {
                 // After the last reading: data of a lease are those of one instance.
-                let now = marks(node, leases, errors);
+                let own = leases.iter().copied();
+                let own: Vec<_> = own.filter(|it| it.slice.gpu_uuid == gpu.uuid).collect();
+                let now = marks(node, &own, errors);
                 let stood = before.iter().filter(|(id, mark)| now.get(id) == Some(mark));
                 view.standing = stood.map(|(id, _)| *id).collect();
                 let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
