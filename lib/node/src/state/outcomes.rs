@@ -1,5 +1,5 @@
-//! How prologs and epilogs of jobs with a fraction ended: `<run>/outcomes`, a line of JSON for each, which gpufrac-reaperd
-//! counts. No line names a job or a user.
+//! How prologs and epilogs of jobs with a fraction ended: `<run>/outcomes`, a line of JSON for each, which
+//! gpufrac-reaperd counts. No line names a job or a user.
 
 use std::time::Duration;
 
