@@ -165,7 +165,7 @@ mod tests {
         };
         let inside = commands(false);
         let is_allowed = |command: &&str| {
-            ["cargo xtask ", "cd \"$RELEASE\" "]
+            ["cargo xtask ", "cd \"$RELEASE\" ", "rm -f -- \"$RELEASE\"/"]
                 .iter()
                 .any(|start| command.starts_with(start))
         };

@@ -43,7 +43,7 @@ pub struct Outcome {
     pub ending: Ending,
     /// From the first look at the job's request to its end, in milliseconds.
     pub took_ms: u64,
-    /// Of this, the time in queues and between attempts.
+    /// Of this, the time in queues, and all from the first failed attempt on.
     pub waited_ms: u64,
     /// The cause of the error, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,10 @@ impl Outcome {
 
     /// Adds the outcome to those that gpufrac-reaperd counts.
     pub fn count(&self, node: &Node, log: &JobLog) {
-        if let Err(error) = self.note(node) {
+        if let Err(error) = self.note(node)
+            // No folder: node-setup has not run, and the prolog says that already.
+            && !error.is_not_found()
+        {
             // `/run/gpufrac` cannot be written, so the metrics lack one job. Cure: Follow the text.
             log.warning(format!("counting this job failed: {error}"));
         }

@@ -244,7 +244,7 @@ impl Metrics<'_, '_> {
             ),
             (
                 "prolog_wait",
-                "Waits of these prologs for a turn at a GPU and for a free place",
+                "Of these prologs, the time in queues at GPUs and from the first failed attempt on",
                 &hooks.waits,
             ),
             ("epilog", "Epilogs of jobs with slices", &hooks.epilogs),
@@ -288,7 +288,7 @@ impl Metrics<'_, '_> {
     fn times(&mut self, name: &str, help: &str, times: &Times) -> fmt::Result {
         let (unit, kind) = (Unit::Seconds, MetricType::Histogram);
         let mut encoder = self.0.encode_descriptor(name, help, Some(&unit), kind)?;
-        let bounds = BOUNDS.into_iter().chain([f64::MAX]);
+        let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
         let classes: Vec<_> = bounds.zip(times.counts).collect();
         let count = times.counts.iter().sum();
         encoder.encode_histogram::<[(&str, &str); 0]>(times.seconds, count, &classes, None)

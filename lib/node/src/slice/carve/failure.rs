@@ -1,7 +1,7 @@
 //! What the prolog asks of Slurm after a failure: to drain the node, or to requeue, hold or cancel the job.
 
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpufrac_core::config::Config;
 use gpufrac_core::layout::Side;
@@ -15,7 +15,7 @@ use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::{Node, NodeError};
 use crate::slice::drain::drain;
 use crate::slice::release;
-use crate::state::outcomes::Ending;
+use crate::state::outcomes::{Ending, Outcome};
 use crate::state::put_back::{self, PutBack};
 use crate::state::stuck::{self, Lost, Stuck};
 
@@ -26,16 +26,18 @@ const MOST_NODES: u32 = 3;
 pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let node = Node::new(Config::empty(), &job.node);
     let (error, start) = (CarveError::Config(error), slurm.now());
-    Failure {
+    let failure = Failure {
         job,
         node: &node,
         slurm,
         log,
         error: &error,
         start,
-    }
-    .react()
-    .0
+    };
+    let (exit, ending) = failure.react();
+    let outcome = Outcome::new(ending, start.elapsed(), Duration::ZERO, Some(error.cause()));
+    outcome.count(&node, log);
+    exit
 }
 
 /// The failure of a prolog to make the slices of a job.
