@@ -28,7 +28,10 @@ pub fn run(args: &GeometryArgs) -> Result<Exit, CliError> {
         let gpu = GpuIndex(args.gpu);
         return Err(CliError::NoProfiles { gpu, product });
     }
-    let name = args.name.clone().unwrap_or_else(|| name_of(&product));
+    let name = args
+        .name
+        .clone()
+        .unwrap_or_else(|| Geometry::name_of_product(&product));
     if name.is_empty() || !name.chars().all(is_usual) {
         return Err(CliError::TableName { name });
     }
@@ -39,13 +42,6 @@ pub fn run(args: &GeometryArgs) -> Result<Exit, CliError> {
 /// A character of a key that needs no quotes in TOML and no care in Slurm.
 fn is_usual(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
-}
-
-/// `NVIDIA GH200 144G HBM3e` becomes `GH200-144G-HBM3e`.
-pub(crate) fn name_of(product: &str) -> String {
-    let words = product.split(|c| !is_usual(c));
-    let words = words.filter(|word| !word.is_empty() && *word != "NVIDIA");
-    words.collect::<Vec<_>>().join("-")
 }
 
 /// The model of gpufrac with these profiles: the one of its name, or one whose profiles are the same.
@@ -149,8 +145,14 @@ mod tests {
 
     #[test]
     fn names_are_made_of_what_nvml_says() {
-        assert_eq!(name_of("NVIDIA GH200 144G HBM3e"), "GH200-144G-HBM3e");
-        assert_eq!(name_of("NVIDIA B300 SXM6 AC"), "B300-SXM6-AC");
-        assert_eq!(name_of("NVIDIA"), "");
+        assert_eq!(
+            Geometry::name_of_product("NVIDIA GH200 144G HBM3e"),
+            "GH200-144G-HBM3e"
+        );
+        assert_eq!(
+            Geometry::name_of_product("NVIDIA B300 SXM6 AC"),
+            "B300-SXM6-AC"
+        );
+        assert_eq!(Geometry::name_of_product("NVIDIA"), "");
     }
 }

@@ -22,7 +22,7 @@ use gpufrac_slurm_settings::{self as settings, Here, HostGpu, Settings, Sources,
 use crate::args::InitArgs;
 use crate::error::CliError;
 use crate::steps::Steps;
-use crate::{finding, geometry, patch};
+use crate::{finding, patch};
 
 mod per_gpu;
 
@@ -463,7 +463,7 @@ fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
                 index: other.index,
                 product: other.product.clone(),
                 memory: other.memory.0,
-                name: geometry::name_of(&other.product),
+                name: Geometry::name_of_product(&other.product),
             });
         }
         (false, _) => {}
@@ -605,7 +605,7 @@ mod tests {
             index: 0,
             product: product.to_owned(),
             memory: 24_576,
-            name: geometry::name_of(product),
+            name: Geometry::name_of_product(product),
         };
         let hint = error.hint().unwrap_or_default();
         let told = "`--gpu GeForce-RTX-3090 --memory 24576`";

@@ -46,6 +46,14 @@ impl Geometry {
         fitting.min().map(|(_, name)| name)
     }
 
+    /// A name for gpufrac.toml of a GPU that NVML calls `product`: `NVIDIA GH200 144G HBM3e` becomes `GH200-144G-HBM3e`.
+    pub fn name_of_product(product: &str) -> String {
+        let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let words = product.split(|c| !is_usual(c));
+        let words = words.filter(|word| !word.is_empty() && *word != "NVIDIA");
+        words.collect::<Vec<_>>().join("-")
+    }
+
     /// The model of gpufrac.toml whose profiles a driver reports, for a board whose name says nothing, such as
     /// `Graphics Device`: numbers, places and multiprocessors are the same, memory is within a tenth, and the nearest.
     pub fn model_of_profiles(&self) -> Option<&'static str> {
