@@ -33,15 +33,15 @@ pub struct Totals {
     /// Mail messages that could not be sent.
     pub mail_errors: u64,
     /// Jobs that the node gave back to Slurm.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub jobs_put_back: u64,
     /// Prologs and epilogs.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_none")]
     pub hooks: HookTotals,
 }
 
-fn is_zero(count: &u64) -> bool {
-    *count == 0
+fn is_none<T: Default + PartialEq>(count: &T) -> bool {
+    *count == T::default()
 }
 
 impl Totals {
