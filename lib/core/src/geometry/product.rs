@@ -46,7 +46,8 @@ impl Geometry {
         fitting.min().map(|(_, name)| name)
     }
 
-    /// A name for gpufrac.toml of a GPU that NVML calls `product`: `NVIDIA GH200 144G HBM3e` becomes `GH200-144G-HBM3e`.
+    /// A name for gpufrac.toml of a GPU that NVML calls `product`: `NVIDIA GH200 144G HBM3e` becomes
+    /// `GH200-144G-HBM3e`.
     pub fn name_of_product(product: &str) -> String {
         let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let words = product.split(|c| !is_usual(c));
