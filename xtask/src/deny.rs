@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn programs_and_plugins_keep_to_their_budget_of_crates() {
         for (package, most) in BUDGET {
-            let args = ["tree", "--offline", "--locked", "--edges", "normal"];
+            let args = ["tree", "--locked", "--edges", "normal"];
             let output = Command::new(env!("CARGO"))
                 .args(args)
                 .args(["--prefix", "none", "--package", package])
