@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
 use gpufrac_core::finding::Finding;
+use gpufrac_core::geometry::Geometry;
 use gpufrac_core::hostlist::{self, HostlistError};
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_host::files::FileError;
@@ -260,8 +261,6 @@ pub enum CliError {
         product: String,
         /// Memory of the GPU in MiB.
         memory: u64,
-        /// A name for gpufrac.toml.
-        name: String,
     },
     /// slurm.conf is not in a usual place.
     /// Cure: Give `--slurm-conf FILE`.
@@ -400,7 +399,10 @@ impl CliError {
                      mechanism `mps`, `timeslice` or `hami`, with `memory`"
                 ));
             }
-            CliError::UnknownGpu { memory, name, .. } => {
+            CliError::UnknownGpu {
+                product, memory, ..
+            } => {
+                let name = Geometry::name_of_product(product);
                 return Some(format!(
                     "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5); without MIG any name with its memory, \
                      `--gpu {name} --memory {memory}`; with MIG `gpufrac geometry` prints a table for gpufrac.toml"

@@ -32,16 +32,11 @@ pub fn run(args: &GeometryArgs) -> Result<Exit, CliError> {
         .name
         .clone()
         .unwrap_or_else(|| Geometry::name_of_product(&product));
-    if name.is_empty() || !name.chars().all(is_usual) {
+    if !Geometry::is_table_name(&name) {
         return Err(CliError::TableName { name });
     }
     print!("{}", text(&name, &product, &geometry));
     Ok(Exit::Done)
-}
-
-/// A character of a key that needs no quotes in TOML and no care in Slurm.
-fn is_usual(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
 
 /// The model of gpufrac with these profiles: the one of its name, or one whose profiles are the same.
@@ -154,5 +149,17 @@ mod tests {
             "B300-SXM6-AC"
         );
         assert_eq!(Geometry::name_of_product("NVIDIA"), "");
+    }
+
+    #[test]
+    fn a_gpu_without_mig_is_told_by_a_name_and_its_memory() {
+        let error = CliError::UnknownGpu {
+            index: 0,
+            product: "NVIDIA GeForce RTX 3090".to_owned(),
+            memory: 24_576,
+        };
+        let hint = error.hint().unwrap_or_default();
+        let told = "`--gpu GeForce-RTX-3090 --memory 24576`";
+        assert!(hint.contains(told), "{hint}");
     }
 }

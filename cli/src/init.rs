@@ -463,7 +463,6 @@ fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
                 index: other.index,
                 product: other.product.clone(),
                 memory: other.memory.0,
-                name: Geometry::name_of_product(&other.product),
             });
         }
         (false, _) => {}
@@ -596,19 +595,5 @@ mod tests {
             let left: Vec<u32> = left.iter().map(|gpu| gpu.index).collect();
             assert_eq!((gpus, left), (pools, others), "{told:?}");
         }
-    }
-
-    #[test]
-    fn a_gpu_without_mig_is_told_by_a_name_and_its_memory() {
-        let product = "NVIDIA GeForce RTX 3090";
-        let error = CliError::UnknownGpu {
-            index: 0,
-            product: product.to_owned(),
-            memory: 24_576,
-            name: Geometry::name_of_product(product),
-        };
-        let hint = error.hint().unwrap_or_default();
-        let told = "`--gpu GeForce-RTX-3090 --memory 24576`";
-        assert!(hint.contains(told), "{hint}");
     }
 }

@@ -16,6 +16,11 @@ const OTHER_NAMES: [(&str, &str); 4] = [
     ("H20", "H100"),
 ];
 
+/// A character of a key that needs no quotes in TOML and no care in Slurm.
+fn is_usual(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
+}
+
 impl Geometry {
     /// The model of gpufrac.toml for a GPU that NVML calls `product`, such as `NVIDIA H100 80GB HBM3`, with this
     /// memory.
@@ -49,10 +54,14 @@ impl Geometry {
     /// A name for gpufrac.toml of a GPU that NVML calls `product`: `NVIDIA GH200 144G HBM3e` becomes
     /// `GH200-144G-HBM3e`.
     pub fn name_of_product(product: &str) -> String {
-        let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         let words = product.split(|c| !is_usual(c));
         let words = words.filter(|word| !word.is_empty() && *word != "NVIDIA");
         words.collect::<Vec<_>>().join("-")
+    }
+
+    /// Whether a text can be the name of a table of gpufrac.toml.
+    pub fn is_table_name(name: &str) -> bool {
+        !name.is_empty() && name.chars().all(is_usual)
     }
 
     /// The model of gpufrac.toml whose profiles a driver reports, for a board whose name says nothing, such as
