@@ -33,11 +33,11 @@ pub struct ByCause {
 }
 
 impl ByCause {
-    fn add(&mut self, cause: Option<Cause>) {
+    fn add(&mut self, cause: Cause) {
         match cause {
-            Some(Cause::Root) | None => self.root += 1,
-            Some(Cause::User) => self.user += 1,
-            Some(Cause::Hardware) => self.hardware += 1,
+            Cause::User => self.user += 1,
+            Cause::Root => self.root += 1,
+            Cause::Hardware => self.hardware += 1,
         }
     }
 
@@ -69,18 +69,17 @@ pub struct HookTotals {
 
 impl HookTotals {
     pub fn add(&mut self, outcome: &Outcome) {
-        let cause = outcome.cause;
         match outcome.ending {
             Ending::Served => {
                 self.prologs.add(outcome.took_ms);
                 self.waits.add(outcome.waited_ms);
             }
-            Ending::Requeued => self.requeued.add(cause),
-            Ending::Held => self.held.add(cause),
-            Ending::Cancelled => self.cancelled.add(cause),
-            Ending::Unserved => self.unserved.add(cause),
+            Ending::Requeued(cause) => self.requeued.add(cause),
+            Ending::Held(cause) => self.held.add(cause),
+            Ending::Cancelled(cause) => self.cancelled.add(cause),
+            Ending::Unserved(cause) => self.unserved.add(cause),
             Ending::Released => self.epilogs.add(outcome.took_ms),
-            Ending::NotReleased => {
+            Ending::NotReleased(cause) => {
                 self.epilogs.add(outcome.took_ms);
                 self.not_released.add(cause);
             }
@@ -97,16 +96,16 @@ mod tests {
     #[test]
     fn outcomes_are_counted_by_ending_cause_and_time() {
         let mut totals = HookTotals::default();
-        let mut add = |ending, ms, waited, cause| {
+        let mut add = |ending, ms, waited| {
             let (took, waited) = (Duration::from_millis(ms), Duration::from_millis(waited));
-            totals.add(&Outcome::new(ending, took, waited, cause));
+            totals.add(&Outcome::new(ending, took, waited));
         };
-        add(Ending::Served, 20, 0, None);
-        add(Ending::Served, 21, 15, None);
-        add(Ending::Served, 60_000, 59_000, None);
-        add(Ending::Requeued, 6_000, 6_000, Some(Cause::User));
-        add(Ending::Held, 3, 0, Some(Cause::Root));
-        add(Ending::NotReleased, 5_100, 5_000, Some(Cause::Hardware));
+        add(Ending::Served, 20, 0);
+        add(Ending::Served, 21, 15);
+        add(Ending::Served, 60_000, 59_000);
+        add(Ending::Requeued(Cause::User), 6_000, 6_000);
+        add(Ending::Held(Cause::Root), 3, 0);
+        add(Ending::NotReleased(Cause::Hardware), 5_100, 5_000);
         assert_eq!(totals.prologs.counts, [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(totals.waits.counts, [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(totals.epilogs.counts.iter().sum::<u64>(), 1);

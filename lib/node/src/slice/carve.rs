@@ -297,7 +297,7 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
         Ok(Carved::NotConcerned) => return Exit::Done,
         Ok(carved) => {
             told(&carved, log);
-            Outcome::new(Ending::Served, start.elapsed(), waited, None).count(node, log);
+            Outcome::new(Ending::Served, start.elapsed(), waited).count(node, log);
             return Exit::Done;
         }
         Err(error) => error,
@@ -312,7 +312,7 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
     };
     let took = start.elapsed();
     let (exit, ending) = failure.react();
-    Outcome::new(ending, took, waited, Some(error.cause())).count(node, log);
+    Outcome::new(ending, took, waited).count(node, log);
     exit
 }
 

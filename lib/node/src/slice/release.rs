@@ -318,13 +318,13 @@ pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Ex
     let start = Instant::now();
     let mut waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
     let released = release_in_time(node, job_id, log, Reuse::Keep, &mut waiting);
-    let (ending, cause) = match &released {
+    let ending = match &released {
         // The job had no slice here, or the node was never set up.
         Ok(0) | Err(ReleaseError::Store(StoreError::Absent { .. })) => return Exit::Done,
-        Ok(_) => (Ending::Released, None),
-        Err(error) => (Ending::NotReleased, Some(error.cause())),
+        Ok(_) => Ending::Released,
+        Err(error) => Ending::NotReleased(error.cause()),
     };
-    Outcome::new(ending, start.elapsed(), waiting.waited(), cause).count(node, log);
+    Outcome::new(ending, start.elapsed(), waiting.waited()).count(node, log);
     match released {
         Ok(_) => Exit::Done,
         Err(error) if !error.drains() => {

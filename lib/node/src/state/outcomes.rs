@@ -17,47 +17,44 @@ const CLOSED: &str = "outcomes.closed";
 /// Bytes after which no line is added, for nodes on which no gpufrac-reaperd runs: some 3,000 lines.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// What a prolog or an epilog did for its job.
+/// What a prolog or an epilog did for its job, with the cause of its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "ending", content = "cause", rename_all = "kebab-case")]
 pub enum Ending {
     /// The prolog made a slice, or found the one of the job.
     Served,
     /// The prolog gave the job back to the queue.
-    Requeued,
+    Requeued(Cause),
     /// The same, and the job is held.
-    Held,
+    Held(Cause),
     /// The prolog ended the job.
-    Cancelled,
+    Cancelled(Cause),
     /// The job has no slice, and Slurm has it in another state than the prolog asked for.
-    Unserved,
+    Unserved(Cause),
     /// The epilog gave back the job's slices.
     Released,
     /// The epilog left a slice for later, or for an admin.
-    NotReleased,
+    NotReleased(Cause),
 }
 
 /// One prolog or epilog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
+    #[serde(flatten)]
     pub ending: Ending,
     /// From the first look at the job's request to its end, in milliseconds.
     pub took_ms: u64,
     /// Of this, the time in queues, and all from the first failed attempt on.
     pub waited_ms: u64,
-    /// The cause of the error, if there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<Cause>,
 }
 
 impl Outcome {
-    pub fn new(ending: Ending, took: Duration, waited: Duration, cause: Option<Cause>) -> Outcome {
+    pub fn new(ending: Ending, took: Duration, waited: Duration) -> Outcome {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Outcome {
             ending,
             took_ms: ms(took),
             waited_ms: ms(waited),
-            cause,
         }
     }
 
@@ -73,7 +70,7 @@ impl Outcome {
     }
 
     fn note(&self, node: &Node) -> Result<(), FileError> {
-        // The type has no map and no number that JSON lacks.
+        // The type has no key and no number that JSON lacks.
         let line = serde_json::to_string(self).unwrap_or_default() + "\n";
         RootDir::open(&node.run)?.append_text(FILE, &line, MOST_BYTES)
     }
@@ -108,12 +105,7 @@ mod tests {
     use gpufrac_core::config::Config;
 
     fn outcome(ending: Ending) -> Outcome {
-        Outcome::new(
-            ending,
-            Duration::from_millis(30),
-            Duration::from_millis(7),
-            (ending == Ending::Held).then_some(Cause::Root),
-        )
+        Outcome::new(ending, Duration::from_millis(30), Duration::from_millis(7))
     }
 
     #[test]
@@ -125,11 +117,11 @@ mod tests {
         outcome(Ending::Served).note(&node).unwrap();
         let mut late = RootDir::open(&node.run).unwrap().append(FILE).unwrap();
         assert_eq!(take(&node).unwrap(), []);
-        let line = serde_json::to_string(&outcome(Ending::Held)).unwrap();
+        let line = serde_json::to_string(&outcome(Ending::Held(Cause::Root))).unwrap();
         late.write_all(format!("{line}\nnonsense\n").as_bytes())
             .unwrap();
         outcome(Ending::Released).note(&node).unwrap();
-        let first = [outcome(Ending::Served), outcome(Ending::Held)];
+        let first = [outcome(Ending::Served), outcome(Ending::Held(Cause::Root))];
         assert_eq!(take(&node).unwrap(), first);
         assert_eq!(take(&node).unwrap(), [outcome(Ending::Released)]);
         assert_eq!(take(&node).unwrap(), []);

@@ -35,8 +35,7 @@ pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog
         start,
     };
     let (exit, ending) = failure.react();
-    let outcome = Outcome::new(ending, start.elapsed(), Duration::ZERO, Some(error.cause()));
-    outcome.count(&node, log);
+    Outcome::new(ending, start.elapsed(), Duration::ZERO).count(&node, log);
     exit
 }
 
@@ -112,7 +111,7 @@ impl Failure<'_> {
     /// failed, except with `nohold_on_prolog_fail`.
     fn leave_drained_node(&self, drained: bool) -> (Exit, Ending) {
         if !drained {
-            return (Exit::Broken, Ending::Unserved);
+            return (Exit::Broken, Ending::Unserved(self.error.cause()));
         }
         self.note(false);
         match self.slurm.requeue(self.job.job_id, false) {
@@ -121,9 +120,9 @@ impl Failure<'_> {
                 // node's reason has the cause.
                 self.log.warning("requeued, because the node is drained");
                 sleep(AFTER_REQUEUE);
-                (Exit::Done, Ending::Requeued)
+                (Exit::Done, Ending::Requeued(self.error.cause()))
             }
-            Err(_) => (Exit::Broken, Ending::Unserved),
+            Err(_) => (Exit::Broken, Ending::Unserved(self.error.cause())),
         }
     }
 
@@ -185,9 +184,9 @@ impl Failure<'_> {
             let refused = match self.slurm.requeue(job_id, hold) {
                 Ok(()) => {
                     let (how, ending) = if hold {
-                        ("requeued and held", Ending::Held)
+                        ("requeued and held", Ending::Held(self.error.cause()))
                     } else {
-                        ("requeued", Ending::Requeued)
+                        ("requeued", Ending::Requeued(self.error.cause()))
                     };
                     log.warning(format!("{how}: {error}"));
                     sleep(AFTER_REQUEUE);
@@ -203,10 +202,10 @@ impl Failure<'_> {
             if self.is_given_up() {
                 // Another node of the job, or the user, was faster. Cure: Nothing.
                 log.warning(format!("the job was already requeued or ended: {error}"));
-                return (Exit::Done, Ending::Unserved);
+                return (Exit::Done, Ending::Unserved(self.error.cause()));
             }
             if let Some(exit) = self.is_over("requeue", &refused) {
-                return (exit, Ending::Unserved);
+                return (exit, Ending::Unserved(self.error.cause()));
             }
             sleep(LONGEST_PAUSE);
         }
@@ -223,14 +222,14 @@ impl Failure<'_> {
         }
         loop {
             let refused = match self.slurm.cancel(job_id) {
-                Ok(()) => return (Exit::Done, Ending::Cancelled),
+                Ok(()) => return (Exit::Done, Ending::Cancelled(self.error.cause())),
                 Err(refused) => refused,
             };
             if self.is_given_up() {
-                return (Exit::Done, Ending::Unserved);
+                return (Exit::Done, Ending::Unserved(self.error.cause()));
             }
             if let Some(exit) = self.is_over("cancel the job", &refused) {
-                return (exit, Ending::Unserved);
+                return (exit, Ending::Unserved(self.error.cause()));
             }
             sleep(LONGEST_PAUSE);
         }
