@@ -45,7 +45,9 @@ impl JobGroups {
                 Some((mount, true)) => mounts.push(mount),
                 Some((mount, false)) => {
                     let own = names.iter().map(|name| mount.join(name));
-                    freezers.extend(own.clone().filter(|_| is_freezer(line)));
+                    if is_freezer(line) {
+                        freezers.extend(own.clone());
+                    }
                     roots.extend(own);
                 }
                 None => {}
