@@ -1,13 +1,12 @@
 //! `cargo xtask release`: follows docs/design/publish.md, whose blocks are the commands of a release.
 
-use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{root, stage};
+use crate::cargo::{root, run as run_command, stage};
 use crate::page::{self, Step};
 use crate::version;
 
@@ -41,7 +40,11 @@ pub(crate) fn run(arguments: &ReleaseArguments) -> Result<()> {
             );
         }
     }
-    let missing = missing()?;
+    let changelog =
+        fs::read_to_string(root().join("CHANGELOG.md")).context("reading CHANGELOG.md failed")?;
+    let newest = newest(&changelog)
+        .context("CHANGELOG.md has no section with a heading such as `## [0.1.0] - 2026-12-01`")?;
+    let missing = missing(&newest);
     if !missing.is_empty() && !arguments.dry_run {
         bail!(
             "releasing {} failed: {}; mend this first",
@@ -49,7 +52,11 @@ pub(crate) fn run(arguments: &ReleaseArguments) -> Result<()> {
             missing.join("; ")
         );
     }
-    let folder = notes()?;
+    let folder = root().join("target/release-files");
+    fs::create_dir_all(&folder).with_context(|| format!("making {} failed", folder.display()))?;
+    let notes = folder.join("notes.md");
+    fs::write(&notes, newest.notes)
+        .with_context(|| format!("writing {} failed", notes.display()))?;
     for step in &steps {
         let is_wanted = arguments.sections.is_empty() || arguments.sections.contains(&step.section);
         if !is_wanted {
@@ -67,78 +74,60 @@ pub(crate) fn run(arguments: &ReleaseArguments) -> Result<()> {
 }
 
 /// Runs a command of the page in the root, with the variables VERSION and RELEASE, the folder of its files.
-fn follow(step: &Step, folder: &PathBuf) -> Result<()> {
-    let status = Command::new("sh")
+fn follow(step: &Step, folder: &Path) -> Result<()> {
+    let mut command = Command::new("sh");
+    command
         .args(["-e", "-c", &step.command])
         .current_dir(root())
         .env("VERSION", version::RELEASE)
-        .env("RELEASE", folder)
-        .status()
-        .context("starting sh failed")?;
-    if !status.success() {
-        bail!("`{}` failed ({status})", step.command);
-    }
-    Ok(())
+        .env("RELEASE", folder);
+    run_command(&mut command)
 }
 
 /// What keeps this tree from being a release.
-fn missing() -> Result<Vec<String>> {
-    let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
+fn missing(newest: &Section<'_>) -> Vec<String> {
+    let version = version::RELEASE;
     let mut missing = Vec::new();
-    match heading(&changelog) {
-        Some((version, _)) if version != version::RELEASE => missing.push(format!(
-            "CHANGELOG.md begins with {version}, and Cargo.toml has {}",
-            version::RELEASE
-        )),
-        Some((_, date)) if date.parse::<jiff::civil::Date>().is_err() => missing.push(format!(
-            "CHANGELOG.md has `{date}` in place of the day of the release"
-        )),
-        Some(_) => {}
-        None => {
-            missing.push("CHANGELOG.md has no heading such as `## [0.1.0] - 2026-12-01`".to_owned())
-        }
+    if newest.version != version {
+        let found = newest.version;
+        missing.push(format!(
+            "CHANGELOG.md begins with {found}, and Cargo.toml has {version}"
+        ));
+    }
+    if newest.day.parse::<jiff::civil::Date>().is_err() {
+        let day = newest.day;
+        missing.push(format!(
+            "CHANGELOG.md has `{day}` in place of the day of the release"
+        ));
     }
     if version::is_changed() {
         missing.push("files differ from the last commit".to_owned());
     }
     if version::is_tagged_elsewhere() {
-        missing.push(format!(
-            "v{} is the tag of another commit",
-            version::RELEASE
-        ));
+        missing.push(format!("v{version} is the tag of another commit"));
     }
-    Ok(missing)
+    missing
 }
 
-/// The version and the day of the newest section of a changelog.
-fn heading(changelog: &str) -> Option<(&str, &str)> {
-    let mut lines = changelog.lines();
-    let line = lines.find_map(|line| line.strip_prefix("## ["))?;
-    line.split_once("] - ")
+/// A section of a changelog.
+#[derive(Debug, PartialEq, Eq)]
+struct Section<'a> {
+    version: &'a str,
+    day: &'a str,
+    /// What stands below the heading.
+    notes: &'a str,
 }
 
-/// Makes the folder of a release's files, with its notes; returns the folder.
-fn notes() -> Result<PathBuf> {
-    let folder = root().join("target/release-files");
-    fs::create_dir_all(&folder).with_context(|| format!("making {} failed", folder.display()))?;
-    let changelog = fs::read_to_string(root().join("CHANGELOG.md"))?;
-    let path = folder.join("notes.md");
-    fs::write(&path, newest(&changelog))
-        .with_context(|| format!("writing {} failed", path.display()))?;
-    Ok(folder)
-}
-
-/// The newest section of a changelog, without its heading.
-fn newest(changelog: &str) -> String {
-    let sections = changelog
-        .lines()
-        .skip_while(|line| !line.starts_with("## "));
-    let section = sections.skip(1).take_while(|line| !line.starts_with("## "));
-    let mut text = String::new();
-    for line in section.skip_while(|line| line.is_empty()) {
-        let _ = writeln!(text, "{line}");
-    }
-    text
+/// The newest section.
+fn newest(changelog: &str) -> Option<Section<'_>> {
+    let section = changelog.split("\n## ").nth(1)?;
+    let (heading, notes) = section.split_once('\n')?;
+    let (version, day) = heading.strip_prefix('[')?.split_once("] - ")?;
+    Some(Section {
+        version,
+        day,
+        notes: notes.trim_start(),
+    })
 }
 
 #[cfg(test)]
@@ -149,10 +138,13 @@ mod tests {
 
     #[test]
     fn notes_are_the_newest_section_of_the_changelog() {
-        assert_eq!(heading(CHANGELOG), Some(("0.2.0", "2026-12-01")));
-        assert_eq!(newest(CHANGELOG), "One.\n### Added\n- Two.\n");
-        assert_eq!(heading("# Changelog\n"), None);
-        assert_eq!(newest("# Changelog\n"), "");
+        let section = Section {
+            version: "0.2.0",
+            day: "2026-12-01",
+            notes: "One.\n### Added\n- Two.",
+        };
+        assert_eq!(newest(CHANGELOG), Some(section));
+        assert_eq!(newest("# Changelog\n"), None);
     }
 
     #[test]

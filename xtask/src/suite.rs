@@ -390,47 +390,29 @@ fn clippy() -> Result<()> {
 /// forge fails.
 fn oldest_rust() -> Result<()> {
     let version = env!("CARGO_PKG_RUST_VERSION");
-    let known = Command::new("rustup")
-        .args(["run", version, "rustc", "--version"])
-        .output();
-    if !known.is_ok_and(|output| output.status.success()) {
-        let install = [
-            "toolchain",
-            "install",
-            version,
-            "--profile",
-            "minimal",
-            "--no-self-update",
-        ];
-        let installed = Command::new("rustup").args(install).output();
-        if !installed.is_ok_and(|output| output.status.success()) {
-            let line = format!("rustup {}", install.join(" "));
-            // On a forge nobody reads that a check did not run.
-            if std::env::var_os("CI").is_some() {
-                bail!("installing Rust {version} failed: see `{line}`");
-            }
-            println!("== Rust {version}: not run, because `{line}` failed");
-            return Ok(());
+    let works = |line: &str| rustup(line).output().is_ok_and(|it| it.status.success());
+    let install = format!("toolchain install {version} --profile minimal --no-self-update");
+    if !works(&format!("run {version} rustc --version")) && !works(&install) {
+        // On a forge nobody reads that a check did not run.
+        if std::env::var_os("CI").is_some() {
+            bail!("installing Rust {version} failed; see `rustup {install}`");
         }
+        println!("== Rust {version}: not run, because `rustup {install}` failed");
+        return Ok(());
     }
     stage(&format!("Rust {version}"), || {
-        let mut check = Command::new("rustup");
-        check
-            .args([
-                "run",
-                version,
-                "cargo",
-                "check",
-                "--workspace",
-                "--locked",
-                "--quiet",
-            ])
-            .current_dir(root())
+        let check = format!("run {version} cargo check --workspace --locked --quiet");
+        run(rustup(&check)
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")
-            .env("CARGO_TARGET_DIR", root().join("target/oldest-rust"));
-        run(&mut check)
+            .env("CARGO_TARGET_DIR", root().join("target/oldest-rust")))
     })
+}
+
+fn rustup(line: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(line.split(' ')).current_dir(root());
+    command
 }
 
 /// The cases of a program that needs no Slurm.
