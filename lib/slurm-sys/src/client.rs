@@ -16,6 +16,10 @@ use crate::layout::Difference;
 use crate::{raw, text};
 use load::{LIBRARY, library, of_library};
 
+/// What a record of a job has. Without `SHOW_LOCAL` libslurm asks first whether the cluster belongs to a federation,
+/// and then each cluster of it (`slurm_load_job` of job_info.c).
+const SHOWN: u32 = raw::GPUFRAC_SHOW_ALL | raw::GPUFRAC_SHOW_DETAIL | raw::GPUFRAC_SHOW_LOCAL;
+
 mod conf;
 mod elsewhere;
 mod load;
@@ -291,7 +295,7 @@ impl Client {
             .ok_or_else(|| self.failure("slurm_load_job", raw::ESLURM_INVALID_JOB_ID as i32))
     }
 
-    /// Slurm's record of a job; None if Slurm does not know the job (any more).
+    /// The record of a job in this cluster's slurmctld; None if Slurm does not know the job (any more).
     ///
     /// # Errors
     /// slurmctld did not answer, or returned another error.
@@ -299,11 +303,8 @@ impl Client {
         let mut answer: *mut raw::job_info_msg_t = ptr::null_mut();
         // SAFETY: `answer` receives a message that is freed below.
         let code = unsafe {
-            self.library.slurm_load_job(
-                &raw mut answer,
-                job_argument(job_id),
-                (raw::GPUFRAC_SHOW_ALL | raw::GPUFRAC_SHOW_DETAIL) as u16,
-            )
+            self.library
+                .slurm_load_job(&raw mut answer, job_argument(job_id), SHOWN as u16)
         };
         match self.check("slurm_load_job", code) {
             Err(ClientError::Call { code, .. }) if code == raw::ESLURM_INVALID_JOB_ID as i32 => {

@@ -1,4 +1,4 @@
-//! The number of driver calls of a job.
+//! The number of calls of the driver, and of questions to slurmctld, of a job.
 
 use std::time::Duration;
 
@@ -32,4 +32,42 @@ fn a_jobs_life_takes_few_calls_of_the_driver() -> Result<(), LabError> {
         assert!(!calls.contains(slow), "{calls}");
     }
     Ok(())
+}
+
+/// A prolog is run as slurmd runs it, because the lab's own commands ask slurmctld as well.
+#[test]
+fn a_prolog_asks_slurmctld_one_question() -> Result<(), LabError> {
+    let lab = Lab::builder().nodes(1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let hook = |program: &str| {
+        let path = lab.folder().bin().join(program);
+        let hook = lab.command(&path.display().to_string());
+        hook.env("SLURMD_NODENAME", node)
+            .env("SLURM_JOB_ID", "4000000")
+            .env("SLURM_JOB_UID", user.uid.to_string())
+            .env("SLURM_JOB_GID", user.gid.to_string())
+            .env("SLURM_JOB_USER", &user.name)
+            .env("SLURM_JOB_PARTITION", "gpu")
+            .env("SLURM_JOB_RESTART_COUNT", "0")
+            .env("SLURM_JOB_GPUS", "0")
+            .env("SPANK_GPUFRAC", "v1:units=25:mech=mig")
+            .stdout()
+    };
+    lab.command("sdiag").args(["--reset"]).stdout()?;
+    hook("gpufrac-prolog")?;
+    let counts = lab.command("sdiag").stdout()?;
+    let asked = counts.lines().filter(|line| {
+        let messages = ["REQUEST_JOB_INFO", "REQUEST_FED_INFO", "REQUEST_NODE_INFO"];
+        messages.iter().any(|message| line.contains(message))
+    });
+    let asked: Vec<&str> = asked.collect();
+    let [asked] = asked[..] else {
+        panic!("{asked:?}\n{counts}");
+    };
+    assert!(
+        asked.contains("REQUEST_JOB_INFO_SINGLE") && asked.contains("count:1 "),
+        "{asked}"
+    );
+    hook("gpufrac-epilog")?;
+    lab.expect_nothing_left()
 }
