@@ -102,16 +102,16 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         1 => text.clone(),
         _ => hostlist::short(names),
     };
+    if !takes_cores {
+        println!(
+            "# gres.conf has no Cores=: before Slurm 23.11.5 a job of a whole GPU could then get one with fractions on it."
+        );
+    }
     println!("# gres.conf");
     for (lines, names) in &groups {
         for line in lines.gres_conf(&named(names)) {
             println!("{line}");
         }
-    }
-    if !takes_cores {
-        println!(
-            "# Without Cores=: before Slurm 23.11.5 a job of a whole GPU could then get one with fractions on it."
-        );
     }
     println!("\n# slurm.conf");
     println!("GresTypes={}", config.count_name.gres_types().join(","));
