@@ -15,7 +15,9 @@ mod shares;
 mod solve;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 pub use error::{Counterexample, LayoutError};
 pub use parts::{Candidate, Layout, LayoutKind, MenuEntry, Occupied, Proof, Side};
 pub use served::{HEADINGS, Served};
+pub use warm::Kept;

@@ -73,7 +73,8 @@ fn nobody_else_has_it() {
     let held = run(&world, job_of(1, 1001));
     let other = run(&world, job_of(2, 1002));
     assert_ne!(held, other);
-    assert_eq!(kept(&world).len(), 1, "only the last one stands");
+    // The other one has its place beside it.
+    assert_eq!(kept(&world).len(), 2);
     // The same user does not get it either, with another size, or in another run of the job.
     let larger = Job {
         units: 50,
@@ -87,6 +88,42 @@ fn nobody_else_has_it() {
     let first = instance(&world, larger);
     assert_ne!(run(&world, again), first);
     assert_eq!(world.usage().len(), 4);
+}
+
+/// Promise (admins): with `reuse` a job destroys no kept instance while the half of its GPU has a place without one,
+/// and has its user's own instance wherever that stands.
+#[test]
+fn a_job_has_the_place_where_the_driver_has_least_to_do() {
+    let world = ready(KEEPS);
+    let held = run(&world, job_of(1, 1001));
+    let other = run(&world, job_of(2, 1002));
+    let calls = |job| {
+        world.note_calls();
+        world.prolog(job).ok();
+        let mut names = world.calls_of(job).into_iter().map(|entry| entry.call);
+        names.any(|name| name.contains("Create") || name.contains("Destroy"))
+    };
+    // Both stand: the second user's is not at the place that a GPU without instances would give.
+    let (again, back) = (job_of(3, 1002), job_of(4, 1001));
+    assert!(!calls(again) && !calls(back));
+    assert_eq!(
+        (instance(&world, again), instance(&world, back)),
+        (other, held)
+    );
+    world.check(&[]);
+    world.epilog(again).ok();
+    world.epilog(back).ok();
+    // A third user's job needs one of the places; a half needs both.
+    assert!(calls(job_of(5, 1003)));
+    assert_eq!(kept(&world).len(), 1);
+    let half = Job {
+        units: 50,
+        ..job_of(6, 1003)
+    };
+    world.epilog(job_of(5, 1003)).ok();
+    assert!(calls(half));
+    assert_eq!(kept(&world).len(), 0);
+    world.check(&[]);
 }
 
 #[test]

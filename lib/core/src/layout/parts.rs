@@ -1,5 +1,6 @@
 //! The parts of a layout, and the choice of a place for an instance.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -126,6 +127,8 @@ pub struct Proof {
     pub arrivals: usize,
     /// For each profile id that was placed, the most instances at a time.
     pub most_instances: Vec<(u32, u32)>,
+    /// The states, each sorted.
+    pub(super) reached: BTreeSet<Vec<Candidate>>,
 }
 
 /// A device: the part of its GPU that it may use, and the instances that can be created on it.

@@ -86,7 +86,24 @@ fn walk(layout: &Layout, shape: &Shape, geometry: &Geometry) -> Result<Proof, La
         states: seen.len(),
         arrivals,
         most_instances,
+        reached: reached(shape, seen),
     })
+}
+
+/// The states without the sizes that were asked for; none where two sizes can have the same instance, because then the
+/// instances of a state do not tell how many units are left.
+fn reached(shape: &Shape, seen: BTreeSet<Instances>) -> BTreeSet<Vec<Candidate>> {
+    let all: Vec<&Candidate> = shape.preferences.iter().flatten().collect();
+    let each: BTreeSet<&Candidate> = all.iter().copied().collect();
+    if each.len() < all.len() {
+        return BTreeSet::new();
+    }
+    let instances = |state: Instances| {
+        let mut instances: Vec<Candidate> = state.into_iter().map(|(_, it)| it).collect();
+        instances.sort_unstable();
+        instances
+    };
+    seen.into_iter().map(instances).collect()
 }
 
 fn note_instances(state: &Instances, most: &mut Vec<(u32, u32)>) {

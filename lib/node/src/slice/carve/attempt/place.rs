@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::geometry::Geometry;
-use gpufrac_core::layout::{Candidate, Occupied};
+use gpufrac_core::layout::{Candidate, Kept, Occupied};
 use gpufrac_core::lease::{Held, Lease, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::MigMode;
@@ -120,7 +120,14 @@ impl Attempt<'_> {
         let mut view = self.view(locked, geometry, avoided, query)?;
         let mut may_evict = avoided.is_empty();
         loop {
-            if let Some(candidate) = layout.place(side, units, &view.occupied) {
+            let kept: Vec<Occupied> = view.kept.iter().map(|(place, _)| *place).collect();
+            let own = view.kept.iter().filter(|(_, lease)| self.is_own(lease));
+            let own: Vec<Occupied> = own.map(|(place, _)| *place).collect();
+            let kept = Kept {
+                all: &kept,
+                own: &own,
+            };
+            if let Some(candidate) = layout.place_beside(side, units, &view.occupied, kept) {
                 match self.clear(locked, candidate, held, &mut view) {
                     Some(place) => return Ok(place),
                     // The instance that could not be destroyed is among the taken places now.
@@ -166,8 +173,7 @@ impl Attempt<'_> {
     }
 
     /// Makes room at a place where only kept instances are in the way: the user's own is taken over, others are
-    /// destroyed. None if one cannot be destroyed; it then counts as taken. Places are chosen as if no instance were
-    /// kept, because the proof only covers such states.
+    /// destroyed. None if one cannot be destroyed; it then counts as taken.
     fn clear(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -206,15 +212,20 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether a kept instance at the place can be taken over: it belongs to the job's user, has the same size, is in
-    /// time and clean, and no other user's process holds its files. After an error the answer is no.
+    /// Whether a kept instance is one for this job: of its user, of the same size, and in time.
+    fn is_own(&self, kept: &Lease) -> bool {
+        kept.user_id == self.job.user_id
+            && kept.units == self.menu.units
+            && !keep::is_due(self.node, kept)
+    }
+
+    /// Whether a kept instance at the place can be taken over: it is one for this job, is clean, and no other user's
+    /// process holds its files. After an error the answer is no.
     fn may_take_over(&self, locked: &LockedGpu<'_>, kept: &Lease, held: &HeldCaps) -> bool {
-        let is_same = kept.user_id == self.job.user_id && kept.units == self.menu.units;
         let Some(caps) = kept.slice.instance().map(InstanceCaps::of) else {
             return false;
         };
-        is_same
-            && !keep::is_due(self.node, kept)
+        self.is_own(kept)
             && held
                 .by_others([caps.gi, caps.ci], self.job.user_id)
                 .is_none()
