@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +15,8 @@ use super::{BenchArguments, Pair};
 const SLICES: usize = 56;
 /// Nodes with a file each.
 const NODES: usize = 1000;
+/// Users who look at the cluster at the same time.
+const USERS: usize = 200;
 const POOL: &str = "\
 [pool.slices]
 mechanism = \"mig\"
@@ -81,28 +83,47 @@ fn of_cluster(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
     let root = folder.path().display();
     let paths = format!("[paths]\nrun = \"{root}/run\"\nshared = \"{root}/shared\"\n");
     fs::write(&config, format!("version = 1\n{paths}{pool}"))?;
+    let command = |option: Option<&str>| {
+        let mut command = Command::new(build.join("gpufrac"));
+        command
+            .args(["status", "--cluster"])
+            .args(option)
+            .env("GPUFRAC_CONFIG", &config)
+            // Without Slurm: its time is not that of gpufrac.
+            .env("PATH", folder.path())
+            .stdin(Stdio::null());
+        command
+    };
+    let show = |option| {
+        let shown = command(option).output().context("gpufrac")?;
+        let text = String::from_utf8_lossy(&shown.stdout);
+        ensure!(shown.status.success() && text.contains("gn1000"), "{text}");
+        Ok(())
+    };
+    let at_once = || -> Result<()> {
+        let start = |_| command(None).stdout(Stdio::null()).spawn();
+        let users: Vec<Child> = (0..USERS).map(start).collect::<Result<_, _>>()?;
+        for mut user in users {
+            ensure!(user.wait()?.success(), "a status among {USERS} failed");
+        }
+        Ok(())
+    };
+    let one_by_one = || (0..USERS).try_for_each(|_| show(None));
+    let pair = Pair::measure(rounds.min(5), at_once, one_by_one)?;
+    let what = format!("status --cluster of {USERS} users at once, 1,000 files");
+    table.add(&what, "one after the other", &pair, Goal::AtMostTimes(1.1));
     for (what, option) in [
         ("status --cluster, 1,000 files", None),
         ("the same with --json", Some("--json")),
     ] {
-        let show = || {
-            let shown = Command::new(build.join("gpufrac"))
-                .args(["status", "--cluster"])
-                .args(option)
-                .env("GPUFRAC_CONFIG", &config)
-                // Without Slurm: its time is not that of gpufrac.
-                .env("PATH", folder.path())
-                .stdin(Stdio::null())
-                .output()
-                .context("gpufrac")?;
-            let text = String::from_utf8_lossy(&shown.stdout);
-            ensure!(shown.status.success() && text.contains("gn1000"), "{text}");
-            Ok(())
-        };
-        let pair = Pair::measure(rounds, show, || {
-            Command::new("/bin/true").status().context("true")?;
-            Ok(())
-        })?;
+        let pair = Pair::measure(
+            rounds,
+            || show(option),
+            || {
+                Command::new("/bin/true").status().context("true")?;
+                Ok(())
+            },
+        )?;
         let goal = Goal::Within(Duration::from_secs(1));
         table.add(what, "/bin/true", &pair, goal);
     }
