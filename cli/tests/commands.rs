@@ -290,6 +290,35 @@ fn conf_prints_the_lines_of_several_nodes_at_once() {
     assert_eq!(world.run(&["conf", "--node", "login"]).code, Some(1));
 }
 
+/// As on a host that gets Slurm's files later: its programs would wait a minute for them.
+#[test]
+fn conf_does_not_wait_for_files_of_slurm() {
+    let world = World::new(true);
+    let folder = world.folder.path();
+    let asked = folder.join("asked");
+    let program = folder.join("scontrol");
+    let text = format!("#!/bin/sh\n: >{}\necho slurm 24.11.5\n", asked.display());
+    // Another process writes it: the kernel starts no program that a child of another test holds open for writing.
+    let mut writer = Command::new("sh");
+    writer.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+    assert!(writer.arg(&program).arg(text).status().unwrap().success());
+    let settings = folder.join("slurm.conf");
+    let conf = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpufrac"));
+        command
+            .args(["conf", "--node", "gpufrac-test01"])
+            .env("GPUFRAC_CONFIG", folder.join("gpufrac.toml"))
+            .env("SLURM_CONF", &settings)
+            .env("PATH", folder);
+        let ended = command.output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        asked.exists()
+    };
+    assert!(!conf(), "scontrol was asked");
+    fs::write(&settings, "").unwrap();
+    assert!(conf());
+}
+
 #[test]
 fn conf_prints_the_name_by_which_slurm_counts() {
     let world = World::new(true);

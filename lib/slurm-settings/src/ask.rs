@@ -47,9 +47,19 @@ pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, As
     Ok(slurm_says(program, arguments, &[])?.stdout)
 }
 
-/// The release of the Slurm on this host, which need not run; None without one.
+/// The file that `$SLURM_CONF` names, if it does not exist: each program of Slurm waits a minute for it, with
+/// `--version` too (`s_p_parse_file` of parse_config.c).
+pub(super) fn awaited_file() -> Option<PathBuf> {
+    let file = PathBuf::from(std::env::var_os("SLURM_CONF")?);
+    (!file.exists()).then_some(file)
+}
+
+/// The release of the Slurm on this host, which need not run; None without one or without its files.
 #[must_use]
 pub fn installed_release() -> Option<SlurmRelease> {
+    if awaited_file().is_some() {
+        return None;
+    }
     let said = ask_slurm("scontrol", &["--version"]).ok()?;
     said.split_whitespace().last()?.parse().ok()
 }

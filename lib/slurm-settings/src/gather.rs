@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_host::subprocess::Outcome;
 
-use super::ask::{AskError, ask, ask_slurm, joined, of_prefix};
+use super::ask::{AskError, ask, ask_slurm, awaited_file, joined, of_prefix};
 use super::scripts::{glob, scripts};
 use super::{HostGpu, HostGpus, Settings};
 use gpufrac_slurm_conf::Files;
@@ -47,10 +47,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     let mut settings = Settings::default();
     let here = sources.here.as_ref().filter(|_| sources.this_node_alone);
     settings.only = here.map(|here| here.node.to_owned());
-    let from_environment = std::env::var_os("SLURM_CONF").map(PathBuf::from);
-    // If the file named by SLURM_CONF does not exist, scontrol would wait for it.
-    let absent = from_environment.as_ref().filter(|path| !path.exists());
-    match (&sources.slurm_conf, absent) {
+    match (&sources.slurm_conf, awaited_file()) {
         (Some(_), _) => {}
         (None, Some(path)) => {
             let path = path.display();
@@ -81,7 +78,8 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         }
     }
     let told = settings.running_value("SLURM_CONF");
-    let asked = sources.slurm_conf.clone().or(from_environment);
+    let from_environment = || std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    let asked = sources.slurm_conf.clone().or_else(from_environment);
     let candidates: Vec<PathBuf> = match asked {
         Some(path) => vec![path],
         None => {
