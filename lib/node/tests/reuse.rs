@@ -90,8 +90,10 @@ fn nobody_else_has_it() {
     assert_eq!(world.usage().len(), 4);
 }
 
-/// Promise (admins): with `reuse` a job destroys no kept instance while the half of its GPU has a place without one,
-/// and has its user's own instance wherever that stands.
+/// Promise (admins): with `reuse` a job has its user's own instance wherever on its device that stands, and destroys
+/// no kept instance while a place with the same compute is left, if no later job can lose its place by that.
+/// With `what_cannot_be_destroyed_costs_no_other_kept_instance`,
+/// `warm.rs::a_kept_instance_costs_no_job_its_compute`.
 #[test]
 fn a_job_has_the_place_where_the_driver_has_least_to_do() {
     let world = ready(KEEPS);
@@ -124,6 +126,23 @@ fn a_job_has_the_place_where_the_driver_has_least_to_do() {
     assert!(calls(half));
     assert_eq!(kept(&world).len(), 0);
     world.check(&[]);
+}
+
+/// A user can leave a process on the own instance.
+#[test]
+fn what_cannot_be_destroyed_costs_no_other_kept_instance() {
+    let world = ready(KEEPS);
+    let (first, next) = (job_of(1, 1001), job_of(3, 1001));
+    let other = Job {
+        uid: 1002,
+        ..job(2, 1, 25)
+    };
+    let (held, others) = (run(&world, first), run(&world, other));
+    drop(world.use_slice(first, std::process::id()));
+    world.prolog(next).ok();
+    assert_ne!(instance(&world, next), held);
+    assert!(world.instances(0).iter().any(|it| it.serial == others));
+    assert!(kept(&world).iter().any(|lease| lease.user_id.0 == 1002));
 }
 
 #[test]

@@ -100,18 +100,19 @@ fn of_cluster(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
         ensure!(shown.status.success() && text.contains("gn1000"), "{text}");
         Ok(())
     };
-    let at_once = || -> Result<()> {
-        let start = |_| {
-            let mut status = command(None);
-            status.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-        };
-        let users: Vec<Child> = (0..USERS).map(start).collect::<Result<_, _>>()?;
-        for mut user in users {
-            ensure!(user.wait()?.success(), "a status among {USERS} failed");
-        }
+    let start = || {
+        let mut status = command(None);
+        status.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    };
+    let end = |mut status: Child| -> Result<()> {
+        ensure!(status.wait()?.success(), "a status of {USERS} failed");
         Ok(())
     };
-    let one_by_one = || (0..USERS).try_for_each(|_| show(None));
+    let at_once = || {
+        let users: Vec<Child> = (0..USERS).map(|_| start()).collect::<Result<_, _>>()?;
+        users.into_iter().try_for_each(end)
+    };
+    let one_by_one = || (0..USERS).try_for_each(|_| end(start()?));
     let pair = Pair::measure(rounds.min(3), at_once, one_by_one)?;
     let what = format!("status --cluster of {USERS} users at once, 1,000 files");
     table.add(&what, "one after the other", &pair, Goal::AtMostTimes(1.1));

@@ -23,7 +23,8 @@ enum Work {
 impl Layout {
     /// As [`Layout::place`], which takes no notice of kept instances, but with as little work for the driver as can
     /// be: the place of an instance that the job can take over, then one for which no kept instance is destroyed.
-    /// Another place than that of [`Layout::place`] is chosen only if the proof visited the state to which it leads.
+    /// Another place than that of [`Layout::place`] is chosen only for the same profile, so that kept instances cost
+    /// no job its compute, and only if the proof visited the state to which it leads.
     #[must_use]
     pub fn place_beside(
         &self,
@@ -50,7 +51,8 @@ impl Layout {
         let candidates = self.preference(side, units).iter().copied();
         let can_be_chosen = |candidate: &Candidate| {
             *candidate == preferred
-                || (self.fits(shape, *candidate, occupied)
+                || (candidate.profile_id == preferred.profile_id
+                    && self.fits(shape, *candidate, occupied)
                     && self.is_proven(shape, *candidate, occupied))
         };
         candidates.filter(can_be_chosen).min_by_key(work)
@@ -75,9 +77,13 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
+    use proptest::sample::Index;
 
     use super::*;
+    use crate::fraction::Fraction;
     use crate::geometry::{Geometry, Placement};
     use crate::layout::LayoutKind;
 
@@ -130,32 +136,60 @@ mod tests {
         assert_eq!(start(25, &[second], others), Some(2));
     }
 
-    /// Every layout of every model, as far as it has one.
-    fn layouts() -> Vec<Layout> {
+    #[test]
+    fn a_kept_instance_costs_no_job_its_compute() {
+        let geometry = Geometry::builtin("H100-80").unwrap();
+        let layout = Layout::solve(&geometry, LayoutKind::Halves, &[], false).unwrap();
+        // The right half has one 2g, at 4; the other quarter there is a 1g with the memory of two slices, at 6.
+        let (two, one) = (at(14, 4, 2), at(15, 6, 2));
+        for kept in [
+            Kept {
+                all: &[two],
+                own: &[],
+            },
+            Kept {
+                all: &[one],
+                own: &[one],
+            },
+        ] {
+            let place = layout.place_beside(Side::Right, Units(25), &[], kept);
+            assert_eq!(place.map(occupied), Some(two));
+        }
+    }
+
+    /// The layouts of each model, as far as it has them.
+    static LAYOUTS: LazyLock<Vec<Layout>> = LazyLock::new(|| {
+        let size = |text| Fraction::parse(text).unwrap();
         let mut layouts = Vec::new();
         for model in Geometry::builtin_names() {
             let geometry = Geometry::builtin(model).unwrap();
-            for kind in [LayoutKind::Halves, LayoutKind::Slices, LayoutKind::Uniform] {
-                for menu in ["0.5", "0.25", "0.125", "1/7"] {
-                    let size = crate::fraction::Fraction::parse(menu).unwrap();
-                    let menu = if kind == LayoutKind::Uniform { vec![size] } else { Vec::new() };
-                    layouts.extend(Layout::solve(&geometry, kind, &menu, false));
+            for equal in [false, true] {
+                let mut solve = |kind, menu: &[&str]| {
+                    let menu: Vec<Fraction> = menu.iter().copied().map(size).collect();
+                    layouts.extend(Layout::solve(&geometry, kind, &menu, equal));
+                };
+                for menu in [&[][..], &["0.25"], &["0.125", "0.25"], &["0.125", "0.5"]] {
+                    solve(LayoutKind::Halves, menu);
+                }
+                solve(LayoutKind::Slices, &[]);
+                for one in ["0.5", "0.25", "0.125", "1/7"] {
+                    solve(LayoutKind::Uniform, &[one]);
                 }
             }
         }
         layouts
-    }
+    });
 
     proptest! {
-        /// Promise (placement): whichever instances are kept, each request that the count admits has a place.
+        /// Promise (placement): whichever instances are kept, each request that the count admits has a place, with the
+        /// profile that it would have without them.
         #[test]
         fn a_place_is_left_whatever_is_kept(
-            steps in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<u16>()), 1..60),
-            which in any::<prop::sample::Index>(),
+            steps in prop::collection::vec((any::<Index>(), any::<u8>(), any::<u16>()), 1..60),
+            (which, side) in any::<(Index, Index)>(),
         ) {
-            let layouts = layouts();
-            let layout = which.get(&layouts);
-            let side = layout.sides[0];
+            let layout = which.get(&LAYOUTS);
+            let side = *side.get(&layout.sides);
             let mut running: Vec<(u32, Candidate)> = Vec::new();
             let mut kept: Vec<Occupied> = Vec::new();
             for (index, action, owned) in steps {
@@ -171,10 +205,13 @@ mod tests {
                 }
                 let standing: Vec<Occupied> = running.iter().map(|(_, it)| occupied(*it)).collect();
                 let is_own = |(position, _): &(usize, &Occupied)| owned >> (position % 16) & 1 == 1;
-                let own: Vec<Occupied> = kept.iter().enumerate().filter(is_own).map(|(_, it)| *it).collect();
+                let own = kept.iter().enumerate().filter(is_own);
+                let own: Vec<Occupied> = own.map(|(_, it)| *it).collect();
                 let beside = Kept { all: &kept, own: &own };
                 let place = layout.place_beside(side, units, &standing, beside);
                 let place = place.expect("a place for what the count admits");
+                let without = layout.place(side, units, &standing).expect("the same");
+                prop_assert_eq!(place.profile_id, without.profile_id);
                 prop_assert!(layout.has_room(side, place, &standing));
                 kept.retain(|it| !it.placement.overlaps(place.placement));
                 running.push((units.0, place));

@@ -121,7 +121,10 @@ impl Attempt<'_> {
         let mut may_evict = avoided.is_empty();
         loop {
             let kept: Vec<Occupied> = view.kept.iter().map(|(place, _)| *place).collect();
-            let own = view.kept.iter().filter(|(_, lease)| self.is_own(lease));
+            let own = view
+                .kept
+                .iter()
+                .filter(|(_, lease)| self.is_own(lease, held));
             let own: Vec<Occupied> = own.map(|(place, _)| *place).collect();
             let kept = Kept {
                 all: &kept,
@@ -208,27 +211,32 @@ impl Attempt<'_> {
                 let name = lease.place();
                 view.standing = format!("{}, {name} (kept)", view.standing);
                 view.occupied.push(place);
+                if !layout.has_room(self.device.side, candidate, &view.occupied) {
+                    // The others are not in the way of what remains possible.
+                    view.kept = kept.collect();
+                    return None;
+                }
             }
         }
     }
 
-    /// Whether a kept instance is one for this job: of its user, of the same size, and in time.
-    fn is_own(&self, kept: &Lease) -> bool {
-        kept.user_id == self.job.user_id
-            && kept.units == self.menu.units
-            && !keep::is_due(self.node, kept)
-    }
-
-    /// Whether a kept instance at the place can be taken over: it is one for this job, is clean, and no other user's
-    /// process holds its files. After an error the answer is no.
-    fn may_take_over(&self, locked: &LockedGpu<'_>, kept: &Lease, held: &HeldCaps) -> bool {
+    /// Whether a kept instance is one for this job: of its user, of the same size, in time, and no other user's
+    /// process holds its files.
+    fn is_own(&self, kept: &Lease, held: &HeldCaps) -> bool {
         let Some(caps) = kept.slice.instance().map(InstanceCaps::of) else {
             return false;
         };
-        self.is_own(kept)
-            && held
-                .by_others([caps.gi, caps.ci], self.job.user_id)
-                .is_none()
+        let is_held = || held.by_others([caps.gi, caps.ci], self.job.user_id);
+        kept.user_id == self.job.user_id
+            && kept.units == self.menu.units
+            && !keep::is_due(self.node, kept)
+            && is_held().is_none()
+    }
+
+    /// Whether a kept instance at the place can be taken over: it is one for this job, and clean. After an error the
+    /// answer is no.
+    fn may_take_over(&self, locked: &LockedGpu<'_>, kept: &Lease, held: &HeldCaps) -> bool {
+        self.is_own(kept, held)
             && keep::is_clean(locked, kept).unwrap_or_else(|error| {
                 // The kept instance has remains of its last job. A new instance is made. Cure: Nothing.
                 self.log
