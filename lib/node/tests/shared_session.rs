@@ -187,6 +187,8 @@ fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
     let _daemon = Daemon::start(&world);
     let held = run(&world, job_of(1, 1001));
     assert_eq!(run(&world, job_of(2, 1001)), held);
+    // The other place of the half has a kept instance, too.
+    run(&world, job_of(6, 1003));
     world.note_calls();
     world.next_calls("nvmlGpuInstanceDestroy", 1, What::Fail(19));
     world.disturb(|d| d.journal = true);

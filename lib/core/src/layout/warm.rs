@@ -159,7 +159,7 @@ mod tests {
 
     /// The layouts of each model, as far as it has them.
     static LAYOUTS: LazyLock<Vec<Layout>> = LazyLock::new(|| {
-        let size = |text| Fraction::parse(text).unwrap();
+        let size = |text: &str| Fraction::parse(text).unwrap();
         let mut layouts = Vec::new();
         for model in Geometry::builtin_names() {
             let geometry = Geometry::builtin(model).unwrap();
