@@ -79,6 +79,16 @@ pub struct Occupied {
     pub placement: Placement,
 }
 
+impl Occupied {
+    /// The instance as one that could be created there.
+    pub fn as_candidate(self) -> Candidate {
+        Candidate {
+            profile_id: self.profile_id,
+            placement: self.placement,
+        }
+    }
+}
+
 /// One size that users can ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MenuEntry {

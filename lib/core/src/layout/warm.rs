@@ -4,12 +4,12 @@ use super::Side;
 use super::parts::{Candidate, Layout, Occupied, Shape};
 use crate::fraction::Units;
 
-/// The kept instances of a GPU. A job may destroy any of them.
+/// A kept instance, which a job may destroy.
 #[derive(Debug, Clone, Copy)]
-pub struct Kept<'a> {
-    pub all: &'a [Occupied],
-    /// Those that the job can take over.
-    pub own: &'a [Occupied],
+pub struct Kept {
+    pub place: Occupied,
+    /// Whether the job can take it over.
+    pub own: bool,
 }
 
 /// What the driver has to do for a job, the least first.
@@ -31,16 +31,15 @@ impl Layout {
         side: Side,
         units: Units,
         occupied: &[Occupied],
-        kept: Kept<'_>,
+        kept: &[Kept],
     ) -> Option<Candidate> {
         let shape = self.shape(side)?;
         let preferred = self.place(side, units, occupied)?;
-        let with_kept: Vec<Occupied> = occupied.iter().chain(kept.all).copied().collect();
+        let beside = kept.iter().map(|kept| kept.place);
+        let with_kept: Vec<Occupied> = occupied.iter().copied().chain(beside).collect();
         let work = |candidate: &Candidate| {
-            let is_there = |own: &Occupied| {
-                (own.profile_id, own.placement) == (candidate.profile_id, candidate.placement)
-            };
-            if kept.own.iter().any(is_there) {
+            let is_own = |kept: &Kept| kept.own && kept.place.as_candidate() == *candidate;
+            if kept.iter().any(is_own) {
                 Work::TakeOver
             } else if self.fits(shape, *candidate, &with_kept) {
                 Work::Make
@@ -61,12 +60,7 @@ impl Layout {
     /// Whether the proof visited the state of a device with the candidate beside the occupied places.
     fn is_proven(&self, shape: &Shape, candidate: Candidate, occupied: &[Occupied]) -> bool {
         let here = occupied.iter().filter(|it| shape.holds(it.placement));
-        let mut state: Vec<Candidate> = here
-            .map(|it| Candidate {
-                profile_id: it.profile_id,
-                placement: it.placement,
-            })
-            .collect();
+        let mut state: Vec<Candidate> = here.map(|it| it.as_candidate()).collect();
         state.push(candidate);
         state.sort_unstable();
         let mut proofs = self.proofs.iter();
@@ -87,8 +81,6 @@ mod tests {
     use crate::geometry::{Geometry, Placement};
     use crate::layout::LayoutKind;
 
-    const NONE: Kept<'_> = Kept { all: &[], own: &[] };
-
     fn at(profile_id: u32, start: u8, size: u8) -> Occupied {
         Occupied {
             profile_id,
@@ -107,33 +99,23 @@ mod tests {
     fn a_kept_instance_is_taken_over_or_stays_where_another_place_is_free() {
         let geometry = Geometry::builtin("H100-80").unwrap();
         let layout = Layout::solve(&geometry, LayoutKind::Halves, &[], false).unwrap();
-        let start = |units, occupied: &[Occupied], kept: Kept<'_>| {
+        let start = |units, occupied: &[Occupied], kept: &[Kept]| {
             let place = layout.place_beside(Side::Left, Units(units), occupied, kept);
             place.map(|place| place.placement.start)
         };
         let (first, second) = (at(14, 2, 2), at(14, 0, 2));
-        assert_eq!(start(25, &[], NONE), Some(2));
+        let [others, own] = [false, true].map(|own| move |place| Kept { place, own });
+        assert_eq!(start(25, &[], &[]), Some(2));
         // Another user's instance stands at the preferred place.
-        let others = Kept {
-            all: &[first],
-            own: &[],
-        };
-        assert_eq!(start(25, &[], others), Some(0));
+        assert_eq!(start(25, &[], &[others(first)]), Some(0));
         // The user's own stands at the second one.
-        let own = Kept {
-            all: &[first, second],
-            own: &[second],
-        };
-        assert_eq!(start(25, &[], own), Some(0));
+        assert_eq!(start(25, &[], &[others(first), own(second)]), Some(0));
         // There is no place without a kept instance.
-        let all = Kept {
-            all: &[first, second],
-            own: &[],
-        };
-        assert_eq!(start(25, &[], all), Some(2));
-        assert_eq!(start(50, &[], all), Some(0));
+        let both = [others(first), others(second)];
+        assert_eq!(start(25, &[], &both), Some(2));
+        assert_eq!(start(50, &[], &both), Some(0));
         // The only place that is left belongs to a kept instance.
-        assert_eq!(start(25, &[second], others), Some(2));
+        assert_eq!(start(25, &[second], &[others(first)]), Some(2));
     }
 
     #[test]
@@ -142,17 +124,9 @@ mod tests {
         let layout = Layout::solve(&geometry, LayoutKind::Halves, &[], false).unwrap();
         // The right half has one 2g, at 4; the other quarter there is a 1g with the memory of two slices, at 6.
         let (two, one) = (at(14, 4, 2), at(15, 6, 2));
-        for kept in [
-            Kept {
-                all: &[two],
-                own: &[],
-            },
-            Kept {
-                all: &[one],
-                own: &[one],
-            },
-        ] {
-            let place = layout.place_beside(Side::Right, Units(25), &[], kept);
+        for (place, own) in [(two, false), (one, true)] {
+            let kept = [Kept { place, own }];
+            let place = layout.place_beside(Side::Right, Units(25), &[], &kept);
             assert_eq!(place.map(occupied), Some(two));
         }
     }
@@ -204,11 +178,11 @@ mod tests {
                     continue;
                 }
                 let standing: Vec<Occupied> = running.iter().map(|(_, it)| occupied(*it)).collect();
-                let is_own = |(position, _): &(usize, &Occupied)| owned >> (position % 16) & 1 == 1;
-                let own = kept.iter().enumerate().filter(is_own);
-                let own: Vec<Occupied> = own.map(|(_, it)| *it).collect();
-                let beside = Kept { all: &kept, own: &own };
-                let place = layout.place_beside(side, units, &standing, beside);
+                let is_own = |position| owned >> (position % 16) & 1 == 1;
+                let beside = kept.iter().enumerate();
+                let beside = beside.map(|(position, it)| Kept { place: *it, own: is_own(position) });
+                let beside: Vec<Kept> = beside.collect();
+                let place = layout.place_beside(side, units, &standing, &beside);
                 let place = place.expect("a place for what the count admits");
                 let without = layout.place(side, units, &standing).expect("the same");
                 prop_assert_eq!(place.profile_id, without.profile_id);

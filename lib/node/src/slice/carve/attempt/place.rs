@@ -120,17 +120,12 @@ impl Attempt<'_> {
         let mut view = self.view(locked, geometry, avoided, query)?;
         let mut may_evict = avoided.is_empty();
         loop {
-            let kept: Vec<Occupied> = view.kept.iter().map(|(place, _)| *place).collect();
-            let own = view
-                .kept
-                .iter()
-                .filter(|(_, lease)| self.is_own(lease, held));
-            let own: Vec<Occupied> = own.map(|(place, _)| *place).collect();
-            let kept = Kept {
-                all: &kept,
-                own: &own,
-            };
-            if let Some(candidate) = layout.place_beside(side, units, &view.occupied, kept) {
+            let kept = view.kept.iter().map(|(place, lease)| Kept {
+                place: *place,
+                own: self.is_own(lease, held),
+            });
+            let kept: Vec<Kept> = kept.collect();
+            if let Some(candidate) = layout.place_beside(side, units, &view.occupied, &kept) {
                 match self.clear(locked, candidate, held, &mut view) {
                     Some(place) => return Ok(place),
                     // The instance that could not be destroyed is among the taken places now.
@@ -184,14 +179,11 @@ impl Attempt<'_> {
         held: &HeldCaps,
         view: &mut View,
     ) -> Option<ChosenPlace> {
-        let is_here = |kept: &Occupied| {
-            (kept.profile_id, kept.placement) == (candidate.profile_id, candidate.placement)
-        };
         let mut kept = std::mem::take(&mut view.kept);
         // The instance at the place itself first, because its end may make enough room.
         kept.sort_by_key(|(place, _)| !place.placement.overlaps(candidate.placement));
         if let Some((place, lease)) = kept.first()
-            && is_here(place)
+            && place.as_candidate() == candidate
             && self.may_take_over(locked, lease, held)
         {
             let kept = Some(lease.clone());
@@ -212,7 +204,7 @@ impl Attempt<'_> {
                 view.standing = format!("{}, {name} (kept)", view.standing);
                 view.occupied.push(place);
                 if !layout.has_room(self.device.side, candidate, &view.occupied) {
-                    // The others are not in the way of what remains possible.
+                    // The candidate's place stays taken, so no other kept instance has to go for it.
                     view.kept = kept.collect();
                     return None;
                 }
@@ -223,14 +215,12 @@ impl Attempt<'_> {
     /// Whether a kept instance is one for this job: of its user, of the same size, in time, and no other user's
     /// process holds its files.
     fn is_own(&self, kept: &Lease, held: &HeldCaps) -> bool {
-        let Some(caps) = kept.slice.instance().map(InstanceCaps::of) else {
-            return false;
-        };
-        let is_held = || held.by_others([caps.gi, caps.ci], self.job.user_id);
-        kept.user_id == self.job.user_id
+        let user = self.job.user_id;
+        let caps = kept.slice.instance().map(InstanceCaps::of);
+        kept.user_id == user
             && kept.units == self.menu.units
             && !keep::is_due(self.node, kept)
-            && is_held().is_none()
+            && caps.is_some_and(|caps| held.by_others([caps.gi, caps.ci], user).is_none())
     }
 
     /// Whether a kept instance at the place can be taken over: it is one for this job, and clean. After an error the
