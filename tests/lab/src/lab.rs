@@ -118,6 +118,20 @@ impl Lab {
         &self.users
     }
 
+    /// The variables with which slurmd starts Prolog and Epilog for a job of a user, without those of its GPUs.
+    #[must_use]
+    pub fn hook_environment(node: &str, user: &User, job: &str) -> [(&'static str, String); 7] {
+        [
+            ("SLURMD_NODENAME", node.to_owned()),
+            ("SLURM_JOB_ID", job.to_owned()),
+            ("SLURM_JOB_UID", user.uid.to_string()),
+            ("SLURM_JOB_GID", user.gid.to_string()),
+            ("SLURM_JOB_USER", user.name.clone()),
+            ("SLURM_JOB_PARTITION", "gpu".to_owned()),
+            ("SLURM_JOB_RESTART_COUNT", "0".to_owned()),
+        ]
+    }
+
     /// A command with the lab's environment, as root by default.
     pub fn command(&self, program: &str) -> SlurmCommand {
         SlurmCommand::new(&self.folder, program)

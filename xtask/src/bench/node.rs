@@ -145,13 +145,7 @@ impl Node<'_> {
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
             .env("SLURM_CONF", folder.slurm_conf())
-            .env("SLURMD_NODENAME", self.name)
-            .env("SLURM_JOB_ID", JOB)
-            .env("SLURM_JOB_UID", user.uid.to_string())
-            .env("SLURM_JOB_GID", user.gid.to_string())
-            .env("SLURM_JOB_USER", &user.name)
-            .env("SLURM_JOB_PARTITION", "gpu")
-            .env("SLURM_JOB_RESTART_COUNT", "0");
+            .envs(Lab::hook_environment(self.name, user, JOB));
         if fraction {
             command
                 .env("SLURM_JOB_GPUS", "0")

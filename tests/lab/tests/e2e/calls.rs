@@ -41,15 +41,12 @@ fn a_prolog_asks_slurmctld_one_question() -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let hook = |program: &str| {
         let path = lab.folder().bin().join(program);
+        let variables = Lab::hook_environment(node, user, "4000000");
         let hook = lab.command(&path.display().to_string());
-        hook.env("SLURMD_NODENAME", node)
-            .env("SLURM_JOB_ID", "4000000")
-            .env("SLURM_JOB_UID", user.uid.to_string())
-            .env("SLURM_JOB_GID", user.gid.to_string())
-            .env("SLURM_JOB_USER", &user.name)
-            .env("SLURM_JOB_PARTITION", "gpu")
-            .env("SLURM_JOB_RESTART_COUNT", "0")
-            .env("SLURM_JOB_GPUS", "0")
+        let hook = variables
+            .into_iter()
+            .fold(hook, |hook, (name, value)| hook.env(name, value));
+        hook.env("SLURM_JOB_GPUS", "0")
             .env("SPANK_GPUFRAC", "v1:units=25:mech=mig")
             .stdout()
     };
