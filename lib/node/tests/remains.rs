@@ -152,12 +152,20 @@ fn a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files() {
     let mut own = holding(first.uid, &file);
     world.epilog(first).ok().says("keeps").says("it is killed");
     own.was_killed();
-    let others = holding(61_042, &file);
+    let mut others = holding(61_042, &file);
     let second = Job { id: 2, ..first };
-    let ended = world.prolog(second).ok();
-    ended.says("another instance is granted");
+    world.prolog(second).ok().says("carved");
     assert_ne!(capability(&world, second).1, minor);
     assert!(others.lives());
+    world.check(&[]);
+    // No place is free beside the kept instance, so the job takes its place, and the process has its files.
+    let third = Job { id: 3, ..first };
+    let held = format!("process {} of user 61042 holds", others.pid());
+    let ended = prolog_that_waits(&world, third, &held, || {
+        others.end();
+    });
+    ended.ok();
+    assert_eq!(capability(&world, third).1, minor);
     world.check(&[]);
 }
 
