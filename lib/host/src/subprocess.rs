@@ -1,18 +1,21 @@
 //! External programs with a deadline, because a program that uses a GPU can hang with it.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
-use std::os::fd::AsFd;
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::pause::Pause;
+use crate::syscalls::pidfd;
 
 /// The outcome of a program.
 pub enum Outcome {
@@ -71,7 +74,6 @@ fn watch(
     limit: Duration,
     mut each: Option<&mut dyn FnMut(&str)>,
 ) -> std::io::Result<Outcome> {
-    let first = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
     let mut child = command
         .stdin(stored(input)?)
         .stdout(Stdio::piped())
@@ -79,12 +81,11 @@ fn watch(
         .process_group(0)
         .spawn()?;
     let mut start = Instant::now();
-    let mut pause = first.clone();
+    let mut next = Next::of(child.id());
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let status = loop {
         let status = child.try_wait()?;
-        let printed =
-            drain(child.stdout.as_mut(), &mut stdout) + drain(child.stderr.as_mut(), &mut stderr);
+        let printed = drain(&mut child.stdout, &mut stdout) + drain(&mut child.stderr, &mut stderr);
         if let Some(each) = &mut each {
             let end = stdout.iter().rposition(|byte| *byte == b'\n');
             // The last line may have no end.
@@ -97,12 +98,8 @@ fn watch(
         if let Some(status) = status {
             break status;
         }
-        // Further output may wait for room in the pipe.
-        if printed > 0 {
-            pause = first.clone();
-            if each.is_some() {
-                start = Instant::now();
-            }
+        if printed > 0 && each.is_some() {
+            start = Instant::now();
         }
         let waited = start.elapsed();
         if waited > limit {
@@ -112,7 +109,11 @@ fn watch(
             child.wait()?;
             return Ok(Outcome::Silent);
         }
-        pause.sleep(limit - waited);
+        let has_room = |bytes: &[u8]| bytes.len() < MOST_BYTES;
+        let stdout = child.stdout.as_ref().filter(|_| has_room(&stdout));
+        let stderr = child.stderr.as_ref().filter(|_| has_room(&stderr));
+        let streams = [stdout.map(AsFd::as_fd), stderr.map(AsFd::as_fd)];
+        next.wait(streams, limit - waited)?;
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(Outcome::Ended(Ended {
@@ -120,6 +121,41 @@ fn watch(
         stdout: text(&stdout),
         stderr: text(&stderr),
     }))
+}
+
+/// The wait for what a program does next.
+enum Next {
+    Event(OwnedFd),
+    /// The kernel has no pidfd.
+    Pauses(Pause),
+}
+
+impl Next {
+    fn of(child: u32) -> Next {
+        let pauses = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
+        pidfd(child as i32).map_or(Next::Pauses(pauses), Next::Event)
+    }
+
+    /// Returns when the program ended, printed or closed one of the streams, or after the time of `left`; without a
+    /// pidfd after a pause.
+    fn wait(&mut self, streams: [Option<BorrowedFd<'_>>; 2], left: Duration) -> nix::Result<()> {
+        let end = match self {
+            Next::Event(end) => end,
+            Next::Pauses(pauses) => {
+                pauses.sleep(left);
+                return Ok(());
+            }
+        };
+        let descriptors = streams.into_iter().flatten().chain([end.as_fd()]);
+        let mut events: Vec<PollFd<'_>> = descriptors
+            .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
+            .collect();
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut events, left) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// A file in memory for stdin. With a pipe, a program that does not read its input would block this process.
@@ -131,18 +167,23 @@ fn stored(input: &[u8]) -> std::io::Result<File> {
 }
 
 /// Reads the output that a child has written so far; returns the number of bytes. It does not wait for the end of the
-/// stream, because a daemon that the child started may keep the other end open.
-fn drain(stream: Option<&mut (impl Read + AsFd)>, bytes: &mut Vec<u8>) -> usize {
-    let Some(stream) = stream else { return 0 };
-    if fcntl(&*stream, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_err() {
+/// stream, because a daemon that the child started may keep the other end open. After the end the stream is None.
+fn drain<S: Read + AsFd>(stream: &mut Option<S>, bytes: &mut Vec<u8>) -> usize {
+    let Some(open) = stream else { return 0 };
+    if fcntl(&*open, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_err() {
         return 0;
     }
     let before = bytes.len();
     let mut buffer = [0; 4096];
-    while bytes.len() < MOST_BYTES
-        && let Ok(length @ 1..) = stream.read(&mut buffer)
-    {
-        bytes.extend_from_slice(&buffer[..length]);
+    while bytes.len() < MOST_BYTES {
+        match open.read(&mut buffer) {
+            Ok(length @ 1..) => bytes.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Ok(_) | Err(_) => {
+                *stream = None;
+                break;
+            }
+        }
     }
     bytes.len() - before
 }
@@ -203,6 +244,20 @@ mod tests {
             (Some(3), "said")
         );
         assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_program_ends_on_a_kernel_without_pidfd_too() {
+        test_seed::without(&[nix::libc::SYS_pidfd_open], || {
+            let text = "echo begun; exec >&- 2>&-; sleep 0.1; exit 3";
+            let Outcome::Ended(ended) = shell(text, Duration::from_secs(60)) else {
+                panic!("it ended");
+            };
+            assert_eq!(
+                (ended.status.code(), ended.text().as_str()),
+                (Some(3), "begun")
+            );
+        });
     }
 
     #[test]

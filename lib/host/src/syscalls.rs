@@ -162,7 +162,7 @@ pub fn has_pidfd() -> bool {
     pidfd(1).is_ok()
 }
 
-fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two numbers and touches no memory.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let descriptor = libc::c_int::try_from(descriptor).unwrap_or(-1);
