@@ -37,7 +37,9 @@ type Slot = extern "C" fn(usize, usize, usize, usize) -> c_uint;
 
 extern "C" fn slot<const NUMBER: usize>(a: usize, b: usize, c: usize, _d: usize) -> c_uint {
     let target = Target::default();
-    enter(&format!("slot{NUMBER}"), target, || answer(NUMBER, a, b, c))
+    enter(&format!("slot{NUMBER}"), target, &|| {
+        answer(NUMBER, a, b, c)
+    })
 }
 
 fn pointer<T>(address: usize) -> Out<T> {

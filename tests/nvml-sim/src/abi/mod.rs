@@ -166,8 +166,8 @@ impl<T> Names for Out<T> {}
 impl Names for std::ffi::c_int {}
 impl Names for u64 {}
 
-/// The common part of every call.
-fn enter(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uint {
+/// The common part of every call. It is not generic: it would be compiled for each function of NVML.
+fn enter(name: &str, target: Target, call: &dyn Fn() -> Answer) -> c_uint {
     let result = disturbed(name, target, call);
     if std::env::var_os("NVML_SIM_TRACE").is_some() {
         eprintln!("nvml-sim: {name} = {result}");
@@ -175,7 +175,7 @@ fn enter(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uint {
     result
 }
 
-fn disturbed(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uint {
+fn disturbed(name: &str, target: Target, call: &dyn Fn() -> Answer) -> c_uint {
     let store = session::store();
     let place = || session::place(name, &target);
     let others = || {
@@ -196,7 +196,7 @@ fn disturbed(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uin
 }
 
 /// Runs a call with its effect.
-fn affected(effect: Effect, store: Option<&Store>, call: impl FnOnce() -> Answer) -> c_uint {
+fn affected(effect: Effect, store: Option<&Store>, call: &dyn Fn() -> Answer) -> c_uint {
     let turn = |gpu| store.and_then(|store| Turn::wait(store.root(), gpu));
     let _turn = effect.turn.and_then(turn);
     if effect.delay_us > 0 {
@@ -231,7 +231,7 @@ macro_rules! nvml {
                 #[allow(unused_mut, reason = "some functions take nothing")]
                 let mut target = $crate::abi::Target::default();
                 $($crate::abi::Names::note(&$arg, &mut target);)*
-                $crate::abi::enter(stringify!($name), target, move || -> $crate::code::Answer { $body })
+                $crate::abi::enter(stringify!($name), target, &move || -> $crate::code::Answer { $body })
             }
         )*
     };

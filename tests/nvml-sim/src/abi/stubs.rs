@@ -7,7 +7,7 @@ macro_rules! unsupported {
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> ::std::ffi::c_uint {
                 let target = $crate::abi::Target::default();
-                $crate::abi::enter(stringify!($name), target, || {
+                $crate::abi::enter(stringify!($name), target, &|| {
                     $crate::session::Call::new()?;
                     Err($crate::code::Code::NOT_SUPPORTED)
                 })
