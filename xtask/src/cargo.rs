@@ -74,9 +74,10 @@ pub(crate) fn build() -> Result<()> {
     build_with(&["--workspace"])
 }
 
-/// Builds what a lab runs, with the profile of tests.
+/// Builds what a lab runs, with the profile of tests. xtask is built already, and is named so that Cargo takes the
+/// features with which its crates were compiled.
 pub(crate) fn build_for_labs() -> Result<()> {
-    build_with(&of_labs())
+    build_with(&[of_labs(), vec!["-p", "xtask"]].concat())
 }
 
 /// As [`build_for_labs`], with the optimisations of a release.
@@ -194,7 +195,29 @@ pub(crate) fn stage<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The crates that a build of the packages needs, each with its features.
+    fn crates(packages: &[&str]) -> BTreeSet<String> {
+        let args = ["tree", "--locked", "--edges", "normal,build"];
+        let format = ["--prefix", "none", "--format", "{p} {f}"];
+        let output = cargo(&args).args(format).args(packages).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines
+            .map(|line| line.trim_end_matches(" (*)").to_owned())
+            .collect()
+    }
+
+    /// A missing feature goes into the list of xtask/Cargo.toml.
+    #[test]
+    fn what_xtask_shares_with_the_workspace_is_compiled_once() {
+        let twice = &crates(&["--package", "xtask"]) - &crates(&["--workspace"]);
+        assert!(twice.is_empty(), "{twice:#?}");
+    }
 
     #[test]
     fn result_lines_are_read() {
