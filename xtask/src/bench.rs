@@ -14,6 +14,7 @@ mod reaper;
 mod scale;
 mod status;
 mod table;
+mod users;
 mod whole;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ enum Part {
     Status,
     /// The cost of many nodes and jobs in the controller; only when it is named, as it takes long
     Scale,
+    /// Submissions of many users with accounting, on as many nodes; only when it is named, as it takes long
+    Users,
     /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long. This one and `plan`
     /// run on any Slurm, with gpufrac's debug build for all but the machine's own
     Burst,
@@ -56,7 +59,14 @@ enum Part {
 
 impl Part {
     fn is_long(self) -> bool {
-        matches!(self, Part::Scale | Part::Burst | Part::Layouts | Part::Plan)
+        let long = [
+            Part::Scale,
+            Part::Users,
+            Part::Burst,
+            Part::Layouts,
+            Part::Plan,
+        ];
+        long.contains(&self)
     }
 }
 
@@ -79,6 +89,9 @@ pub(crate) struct BenchArguments {
     /// Jobs that wait there
     #[arg(long, default_value_t = 5000)]
     scale_jobs: usize,
+    /// Jobs that the users submit to each cluster
+    #[arg(long, default_value_t = 20_000)]
+    users_jobs: usize,
     #[command(flatten)]
     slurm: One,
     /// Jobs of a second each that come at once
@@ -179,6 +192,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Reaper, reaper::measure),
         (Part::Status, status::measure),
         (Part::Scale, scale::measure),
+        (Part::Users, users::measure),
         (Part::Burst, burst::measure),
         (Part::Layouts, layouts::measure),
         (Part::Plan, plan::measure),

@@ -19,7 +19,7 @@ use super::{BenchArguments, Pair};
 
 /// Jobs that are submitted together.
 const BATCH: usize = 50;
-const GPUS: u32 = 8;
+pub(super) const GPUS: u32 = 8;
 
 /// For each kind of job the requests on the four clusters: gpufrac with halves, its shares only, whole GPUs, and
 /// gpufrac with `uniform`, which has one size and the whole GPU.
@@ -51,10 +51,12 @@ const CYCLES: usize = 5;
 /// The time limit for some cycles over all jobs.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-struct Side {
-    lab: Lab,
+/// A cluster on which one job holds every CPU.
+pub(super) struct Side {
+    pub lab: Lab,
     submitter: PathBuf,
-    column: usize,
+    /// The column of [`LOAD`].
+    pub column: usize,
     batches: usize,
     /// The last pending job.
     last: String,
@@ -62,7 +64,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(lab: Lab, column: usize) -> Result<Self> {
+    pub fn new(lab: Lab, column: usize) -> Result<Self> {
         let nodes = lab.nodes().len().to_string();
         let everything = ["-N", &nodes, "--exclusive", "-t600", "--wrap=sleep 86400"];
         let job = lab.sbatch(&lab.users()[1], &everything)?;
@@ -110,7 +112,7 @@ impl Side {
     }
 
     /// The mean time of slurmctld for a submission, while it holds its locks.
-    fn submission(&self) -> Result<Duration> {
+    pub fn submission(&self) -> Result<Duration> {
         let text = self.diagnosis()?;
         let line = text
             .lines()
@@ -137,15 +139,24 @@ impl Side {
         Ok(cycle / jobs.max(1))
     }
 
-    /// The memory that slurmctld uses, in MiB.
-    fn memory(&self) -> Result<f64> {
-        let pid = self.lab.daemon_pid("slurmctld").context("no slurmctld")?;
+    /// The memory that a daemon uses, in MiB.
+    pub fn memory(&self, daemon: &str) -> Result<f64> {
+        let pid = self.lab.daemon_pid(daemon);
+        let pid = pid.with_context(|| format!("no {daemon}"))?;
         let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
         Ok(number_after(&text, "VmRSS:")? as f64 / 1024.0)
     }
 
-    fn stop(self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         Ok(self.lab.stop()?)
+    }
+}
+
+/// The options of sbatch for a job of the load.
+pub(super) fn request(column: usize, number: usize) -> Vec<String> {
+    match LOAD[number % LOAD.len()][column] {
+        "" => Vec::new(),
+        gres => vec![format!("--gres={gres}")],
     }
 }
 
@@ -157,7 +168,7 @@ fn backfill(text: &str, name: &str) -> Result<u64> {
     number_after(part, name)
 }
 
-fn number_after(text: &str, name: &str) -> Result<u64> {
+pub(super) fn number_after(text: &str, name: &str) -> Result<u64> {
     let rest = text.split_once(name).map(|(_, rest)| rest.trim_start());
     let digits = rest.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
     digits
@@ -238,7 +249,8 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
             Goal::None,
         );
     }
-    let (memory, plain, whole_memory) = (ours.memory()?, shares.memory()?, whole.memory()?);
+    let memory = |side: &Side| side.memory("slurmctld");
+    let (memory, plain, whole_memory) = (memory(&ours)?, memory(&shares)?, memory(&whole)?);
     table.note(format!(
         "{load}: slurmctld has {memory:.0} MiB in use, {:.2} of the {plain:.0} MiB without plugins, \
          {:.2} of the {whole_memory:.0} MiB with GPUs that are lent whole",
