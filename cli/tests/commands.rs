@@ -107,6 +107,23 @@ impl World {
         command
     }
 
+    /// As [`World::command`], by root without CAP_DAC_OVERRIDE, to which a file system can deny access.
+    fn without_power(&self, args: &[&str]) -> Command {
+        let command = self.command(args);
+        let mut limited = Command::new("/usr/bin/setpriv");
+        limited
+            .arg("--bounding-set=-dac_override")
+            .arg(command.get_program())
+            .args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => limited.env(name, value),
+                None => limited.env_remove(name),
+            };
+        }
+        limited
+    }
+
     fn said(&self, mut command: Command) -> Said {
         let output = command.output().unwrap();
         let text = |bytes: &[u8]| {
@@ -988,4 +1005,13 @@ fn check_names_what_the_daemon_of_a_node_needs() {
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
     let said = world.run(&["check"]);
     assert!(said.err.contains("chmod go-w DIR/shared"), "{}", said.err);
+    // As on NFS with root_squash, the file system denies root to write.
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o555)).unwrap();
+    let said = world.said(world.without_power(&["check"]));
+    for words in [
+        "writing to `DIR/shared` failed: Permission denied",
+        "no_root_squash",
+    ] {
+        assert!(said.err.contains(words), "no {words:?}: {}", said.err);
+    }
 }

@@ -1,6 +1,6 @@
 //! Whether gpufrac-reaperd runs on this node, works, and is the installed build with the current configuration.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpufrac_core::finding::Finding;
 use gpufrac_core::policy::Mode;
@@ -52,15 +52,20 @@ pub fn findings(node: &Node) -> Vec<Finding> {
 /// The warnings about what the daemon needs besides the node: the folder that nodes share, and programs for mail.
 fn needs(node: &Node) -> Vec<Finding> {
     let shared = node.shared.as_ref();
-    let shared = shared.and_then(|folder| Some((folder, RootDir::open(folder).err()?)));
-    // The file system that nodes share is not mounted here, or others than root can change the folder. Cure: Mount it,
-    // or follow the hint.
+    let opened = |folder: &PathBuf| RootDir::open(folder)?.must_be_writable();
+    let shared = shared.and_then(|folder| Some((folder, opened(folder).err()?)));
+    // The file system that nodes share is not mounted here, others than root can change the folder, or the server of
+    // files lets root of a node write nothing, as NFS does unless the export has `no_root_squash`. Cure: Mount it, or
+    // follow the hint.
     let shared = shared.map(|(folder, error)| Finding::of_machine(
             format!(
                 "using `shared` of [paths] failed: {error}: the daemons of other nodes, `gpufrac report` and `gpufrac status --cluster` learn nothing of this node"
             ),
             error.cure().unwrap_or_else(|| {
-                format!("mount or create `{}`, root's, on each node", folder.display())
+                format!(
+                    "mount or create `{}`, root's, on each node; an NFS server needs no_root_squash in its export",
+                    folder.display()
+                )
             }),
         ).as_warning());
     let mail = &node.config.reaper.mail;

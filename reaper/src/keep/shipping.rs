@@ -35,7 +35,7 @@ const MOST_COPIES: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum ShippingError {
     /// The folder `shared` of `[paths]` is not there or cannot be written.
-    /// Cure: Mount it, or free space. No record is lost.
+    /// Cure: Mount it, free space, or let root write there (NFS: `no_root_squash`). No record is lost.
     #[error("copying usage records failed: {0}; they are copied when it works again")]
     File(#[from] FileError),
     /// The same, while a file was read or written.

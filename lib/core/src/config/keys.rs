@@ -76,11 +76,11 @@ pub(super) const PATHS: Table<Paths> = Table {
         /// The files of jobs in pools with `cdi`, where runtimes of containers look for them.
         Default cdi: node_path = "/run/cdi";
         /// A folder on a file system that all nodes mount. The folder must exist. Only root of the nodes may write
-        /// there, and in every folder above. The daemons of `gpufrac-reaperd(8)` share there the state of jobs on
-        /// several nodes and the number of idle slices, keep records for `gpufrac why`, and write the state of their
-        /// node for `gpufrac status --cluster` and `gpufrac top`, which read it on each host, login nodes too, that
-        /// mounts the folder. Without the folder a job on several nodes is never reaped, and the breaker of the cluster
-        /// stays closed.
+        /// there, and in every folder above; an NFS server needs `no_root_squash` in its export. The daemons of
+        /// `gpufrac-reaperd(8)` share there the state of jobs on several nodes and the number of idle slices, keep
+        /// records for `gpufrac why`, and write the state of their node for `gpufrac status --cluster` and `gpufrac
+        /// top`, which read it on each host, login nodes too, that mounts the folder. Without the folder a job on
+        /// several nodes is never reaped, and the breaker of the cluster stays closed.
         Example shared: node_path = "/shared/gpufrac";
     },
 };

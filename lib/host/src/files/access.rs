@@ -1,10 +1,12 @@
-//! The readers other than root: modes and access lists.
+//! Who may use a directory: modes and access lists, and whether root may write.
 
 use std::os::fd::AsFd;
 
 use gpufrac_core::ids::UserId;
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstat};
+use nix::unistd::{AccessFlags, faccessat};
 
 use super::{FileError, RootDir};
 use crate::acl;
@@ -45,6 +47,21 @@ impl RootDir {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(error) => Err(FileError::io("setting the mode of", &self.at(name), error)),
         }
+    }
+
+    /// Checks that files can be written in the directory. A server of files may deny that to root: NFS does unless the
+    /// export has no_root_squash (exports(5)).
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn must_be_writable(&self) -> Result<(), FileError> {
+        faccessat(
+            &self.fd,
+            ".",
+            AccessFlags::W_OK | AccessFlags::X_OK,
+            AtFlags::empty(),
+        )
+        .map_err(|e| FileError::io("writing to", &self.path, e))
     }
 
     /// Whether nobody but root can list the directory.
