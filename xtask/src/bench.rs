@@ -59,14 +59,8 @@ enum Part {
 
 impl Part {
     fn is_long(self) -> bool {
-        let long = [
-            Part::Scale,
-            Part::Users,
-            Part::Burst,
-            Part::Layouts,
-            Part::Plan,
-        ];
-        long.contains(&self)
+        use Part::{Burst, Layouts, Plan, Scale, Users};
+        matches!(self, Scale | Users | Burst | Layouts | Plan)
     }
 }
 
@@ -258,6 +252,14 @@ fn time(work: &mut impl FnMut() -> Result<()>) -> Result<Duration> {
     let before = Instant::now();
     work()?;
     Ok(before.elapsed())
+}
+
+/// The time that so many of a hundred times do not exceed.
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let mut times = times.to_vec();
+    times.sort();
+    let at = (times.len() * percent).div_ceil(100).saturating_sub(1);
+    times.get(at).copied().unwrap_or_default()
 }
 
 fn median(times: &[Duration]) -> Duration {

@@ -15,7 +15,7 @@ use gpufrac_lab::Lab;
 use super::meter::Meter;
 use super::plain::{self, Plain, PlainLab};
 use super::table::{Goal, Table};
-use super::{BenchArguments, Pair, compile};
+use super::{BenchArguments, Pair, compile, percentile};
 use crate::series::Series;
 
 /// Instances of the smallest profile on each GPU.
@@ -316,8 +316,8 @@ impl Burst {
         } else {
             format!(
                 "prolog p50 {:.2} s, p99 {:.2} s",
-                self.percentile(50).as_secs_f64(),
-                self.percentile(99).as_secs_f64()
+                percentile(&self.prologs, 50).as_secs_f64(),
+                percentile(&self.prologs, 99).as_secs_f64()
             )
         };
         let cpu = self.cpu.map_or_else(String::new, |cpu| {
@@ -331,13 +331,6 @@ impl Burst {
             self.requeues,
             self.drained
         )
-    }
-
-    fn percentile(&self, percent: usize) -> Duration {
-        let mut times = self.prologs.clone();
-        times.sort();
-        let at = (times.len() * percent).div_ceil(100).saturating_sub(1);
-        times.get(at).copied().unwrap_or_default()
     }
 }
 
@@ -382,8 +375,8 @@ mod tests {
             drained: 0,
             cpu: Some(Duration::from_secs(10)),
         };
-        assert_eq!(burst.percentile(50), Duration::from_secs(100));
-        assert_eq!(burst.percentile(99), Duration::from_secs(198));
+        assert_eq!(percentile(&burst.prologs, 50), Duration::from_secs(100));
+        assert_eq!(percentile(&burst.prologs, 99), Duration::from_secs(198));
         assert_eq!(
             burst.summary(200),
             "all run after 30.0 s, 200 jobs a minute, prolog p50 100.00 s, p99 198.00 s, 50 ms of a core for a job, 2 requeues, 0 nodes drained"

@@ -12,7 +12,7 @@ use gpufrac_lab::{Lab, User};
 
 use super::scale::{GPUS, Side, number_after, request};
 use super::table::{Goal, Table};
-use super::{BenchArguments, Pair, time};
+use super::{BenchArguments, Pair, percentile, time};
 
 const USERS: u32 = 50;
 /// Users who submit at the same time.
@@ -55,8 +55,8 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
     let last = Pair {
-        ours: vec![slowest_of_hundred(&pair.ours)],
-        theirs: vec![slowest_of_hundred(&pair.theirs)],
+        ours: vec![percentile(&pair.ours, 99)],
+        theirs: vec![percentile(&pair.theirs, 99)],
     };
     table.add(
         "the same, 99 of 100 take at most",
@@ -75,9 +75,9 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
     for (side, name) in [(ours, "gpufrac"), (shares, against)] {
-        let waited = time(&mut || all_in_database(&side))?;
+        let waited = time(&mut || nothing_left_to_send(&side))?;
         table.note(format!(
-            "{load}, {name}: slurmctld has {:.0} MiB, slurmdbd {:.0} MiB; slurmdbd had the last job {:.1} s after it",
+            "{load}, {name}: slurmctld has {:.0} MiB, slurmdbd {:.0} MiB; {:.1} s later nothing was left to send to slurmdbd",
             side.memory("slurmctld")?,
             side.memory("slurmdbd")?,
             waited.as_secs_f64()
@@ -126,18 +126,9 @@ fn submit(side: &Side, turn: usize) -> Result<Vec<Duration>> {
     })
 }
 
-fn slowest_of_hundred(times: &[Duration]) -> Duration {
-    let mut times = times.to_vec();
-    times.sort();
-    times
-        .get(times.len() * 99 / 100)
-        .copied()
-        .unwrap_or_default()
-}
-
 /// Waits until slurmctld has nothing left to send to slurmdbd.
-fn all_in_database(side: &Side) -> Result<()> {
-    Ok(side.lab.wait("slurmdbd has all jobs", LIMIT, || {
+fn nothing_left_to_send(side: &Side) -> Result<()> {
+    Ok(side.lab.wait("an empty queue to slurmdbd", LIMIT, || {
         let left = number_after(
             &side.lab.command("sdiag").stdout()?,
             "DBD Agent queue size:",
