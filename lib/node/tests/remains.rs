@@ -77,6 +77,24 @@ fn prolog_that_waits(world: &World, job: Job, words: &str, then: impl FnOnce()) 
     }
 }
 
+/// The only place that is free for the job has the files of this minor, which a process of another user holds open:
+/// the prolog waits for the end of the process.
+fn gets_the_files_after_their_holder(
+    world: &World,
+    job: Job,
+    holder: &mut Program,
+    user: u32,
+    minor: u32,
+) {
+    let held = format!("process {} of user {user} holds", holder.pid());
+    let ended = prolog_that_waits(world, job, &held, || {
+        holder.end();
+    });
+    ended.ok();
+    assert_eq!(capability(world, job).1, minor);
+    world.check(&[]);
+}
+
 #[test]
 fn an_open_capability_file_does_not_outlive_its_job() {
     let world = ready(GPU);
@@ -99,14 +117,7 @@ fn an_open_capability_file_does_not_outlive_its_job() {
     assert_ne!(capability(&world, second).1, minor);
     world.check(&[]);
     // Then no other place is free.
-    let third = job_of(61_004, 3);
-    let held = format!("process {} of user 61002 holds", others.pid());
-    let ended = prolog_that_waits(&world, third, &held, || {
-        others.end();
-    });
-    ended.ok();
-    assert_eq!(capability(&world, third).1, minor);
-    world.check(&[]);
+    gets_the_files_after_their_holder(&world, job_of(61_004, 3), &mut others, 61_002, minor);
 }
 
 #[test]
@@ -160,13 +171,7 @@ fn a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files() {
     world.check(&[]);
     // No place is free beside the kept instance, so the job takes its place, and the process has its files.
     let third = Job { id: 3, ..first };
-    let held = format!("process {} of user 61042 holds", others.pid());
-    let ended = prolog_that_waits(&world, third, &held, || {
-        others.end();
-    });
-    ended.ok();
-    assert_eq!(capability(&world, third).1, minor);
-    world.check(&[]);
+    gets_the_files_after_their_holder(&world, third, &mut others, 61_042, minor);
 }
 
 #[test]
