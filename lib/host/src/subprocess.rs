@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -113,7 +113,7 @@ fn watch(
         let stdout = child.stdout.as_ref().filter(|_| has_room(&stdout));
         let stderr = child.stderr.as_ref().filter(|_| has_room(&stderr));
         let streams = [stdout.map(AsFd::as_fd), stderr.map(AsFd::as_fd)];
-        next.wait(streams, limit - waited)?;
+        next.wait(streams, limit - waited);
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(Outcome::Ended(Ended {
@@ -138,12 +138,12 @@ impl Next {
 
     /// Returns when the program ended, printed or closed one of the streams, or after the time of `left`; without a
     /// pidfd after a pause.
-    fn wait(&mut self, streams: [Option<BorrowedFd<'_>>; 2], left: Duration) -> nix::Result<()> {
+    fn wait(&mut self, streams: [Option<BorrowedFd<'_>>; 2], left: Duration) {
         let end = match self {
             Next::Event(end) => end,
             Next::Pauses(pauses) => {
                 pauses.sleep(left);
-                return Ok(());
+                return;
             }
         };
         let descriptors = streams.into_iter().flatten().chain([end.as_fd()]);
@@ -151,9 +151,9 @@ impl Next {
             .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
             .collect();
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut events, left) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error),
+        if poll(&mut events, left).is_err() {
+            // A signal came, or the kernel has no memory for the call.
+            sleep(Duration::from_millis(1));
         }
     }
 }
