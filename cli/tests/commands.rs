@@ -95,7 +95,20 @@ impl World {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpufrac"));
+        self.started_by(Command::new(env!("CARGO_BIN_EXE_gpufrac")), args)
+    }
+
+    /// As [`World::command`], by root without CAP_DAC_OVERRIDE, to which a file system can deny access.
+    fn without_override(&self, args: &[&str]) -> Command {
+        let mut program = Command::new("/usr/bin/setpriv");
+        program.args([
+            "--bounding-set=-dac_override",
+            env!("CARGO_BIN_EXE_gpufrac"),
+        ]);
+        self.started_by(program, args)
+    }
+
+    fn started_by(&self, mut command: Command, args: &[&str]) -> Command {
         command
             .args(args)
             .env("GPUFRAC_CONFIG", self.config())
@@ -105,23 +118,6 @@ impl World {
             .env_remove("NVML_SIM_ROOT")
             .env("PATH", self.path());
         command
-    }
-
-    /// As [`World::command`], by root without CAP_DAC_OVERRIDE, to which a file system can deny access.
-    fn without_power(&self, args: &[&str]) -> Command {
-        let command = self.command(args);
-        let mut limited = Command::new("/usr/bin/setpriv");
-        limited
-            .arg("--bounding-set=-dac_override")
-            .arg(command.get_program())
-            .args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => limited.env(name, value),
-                None => limited.env_remove(name),
-            };
-        }
-        limited
     }
 
     fn said(&self, mut command: Command) -> Said {
@@ -1007,7 +1003,7 @@ fn check_names_what_the_daemon_of_a_node_needs() {
     assert!(said.err.contains("chmod go-w DIR/shared"), "{}", said.err);
     // As on NFS with root_squash, the file system denies root to write.
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o555)).unwrap();
-    let said = world.said(world.without_power(&["check"]));
+    let said = world.said(world.without_override(&["check"]));
     for words in [
         "writing to `DIR/shared` failed: Permission denied",
         "no_root_squash",
