@@ -111,7 +111,7 @@ impl Side {
         Ok(self.lab.command("sdiag").stdout()?)
     }
 
-    /// The mean time of slurmctld for a submission, while it holds its locks.
+    /// The mean time of slurmctld for a submission, with its wait for locks (`slurmctld_req` of Slurm's proc_req.c).
     pub fn submission(&self) -> Result<Duration> {
         let text = self.diagnosis()?;
         let line = text
