@@ -6,7 +6,7 @@
 
 mod wanted;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,9 +32,6 @@ const PACKAGES: &str =
 
 /// Further packages, for folders in which gpufrac is built or Ansible is used.
 const COMPILER: &str = "gcc,libclang-dev,xz-utils,python3";
-
-/// The packages of the plugins.
-const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
 
 /// A series that can be built for and run.
 #[derive(Debug, Clone)]
@@ -147,28 +144,21 @@ impl Series {
         if self.is_own() {
             return Ok(());
         }
-        // Besides what is packed, tests run an example of slurm-sys.
-        self.build_in(
-            &self.target(),
-            &[&cargo::PACKAGES[..], &["slurm-sys"]].concat(),
-        )
-    }
-
-    /// Builds the plugins in the folder in which tests build variants of them (with a feature, for other headers), so
-    /// that these tests build little more than the plugins.
-    pub fn build_for_variants(&self) -> Result<()> {
-        self.build_in(&root().join("target/variants"), &PLUGINS)
-    }
-
-    fn build_in(&self, target: &Path, packages: &[&str]) -> Result<()> {
-        let mut command = cargo(&["build", "--quiet", "--lib", "--bins", "--examples"]);
+        let target = self.target();
+        begin_build(&target)?;
+        // Besides what is packed, tests run an example of slurm-sys. xtask is named for the features, as in
+        // `cargo::build_for_labs`; its own program is not built.
+        let packages = [&cargo::PACKAGES[..], &["slurm-sys", "xtask"]].concat();
+        let kinds = ["--lib", "--examples", "--bin", "gpufrac*"];
+        let mut command = cargo(&["build", "--quiet"]);
         command
             .args(packages.iter().flat_map(|name| ["-p", name]))
-            .env("CARGO_TARGET_DIR", target)
-            .envs(self.include())
-            // These builds are not debugged, and incremental data would be most of their size.
-            .env("CARGO_INCREMENTAL", "0")
-            .env("CARGO_PROFILE_DEV_DEBUG", "false");
+            .args(kinds)
+            // The daemon of a lab has little to compute, and would be half of this build.
+            .args(["--config", "profile.dev.package.gpufrac-reaper.opt-level=0"])
+            .arg("--target-dir")
+            .arg(&target)
+            .envs(self.include());
         run(&mut command)
     }
 
@@ -194,6 +184,33 @@ impl Series {
         }
         environment
     }
+}
+
+/// Lets the build folder in which tests build variants of plugins begin as those of series do.
+pub(crate) fn begin_variants() -> Result<()> {
+    begin_build(&root().join("target/variants"))
+}
+
+/// A new build folder begins with the crates of the machine's own build: Cargo then compiles only what depends on
+/// Slurm's headers. The libraries are linked, because compiler and linker replace such a file and never write into it;
+/// Cargo writes into its own files, so they are copied.
+fn begin_build(target: &Path) -> Result<()> {
+    let (own, new) = (root().join("target/debug"), target.join("debug"));
+    if new.exists() || !own.exists() {
+        return Ok(());
+    }
+    let libraries = new.join("deps");
+    fs::create_dir_all(&libraries)?;
+    for entry in fs::read_dir(own.join("deps"))? {
+        let entry = entry?;
+        let path = entry.path();
+        let kind = path.extension().and_then(OsStr::to_str);
+        if let Some("rlib" | "rmeta" | "so") = kind {
+            fs::hard_link(&path, libraries.join(entry.file_name()))?;
+        }
+    }
+    let own_files = [own.join(".fingerprint"), own.join("build")];
+    run(Command::new("cp").arg("--archive").args(own_files).arg(new))
 }
 
 /// The user's cache, in which a clean checkout finds earlier downloads.

@@ -240,16 +240,13 @@ impl Plan<'_> {
             }
             let series = prepare(name)?;
             stage(&format!("build for Slurm {name}"), || series.build())?;
-            if self.wanted.name.is_none() && name == self.choice.drawn {
-                let title = "plugins for tests that build plugins";
-                stage(title, || series.build_for_variants())?;
-            }
             for (_, case) in &mut found {
                 case.environment.extend(series.environment());
                 case.option = series.option();
             }
             on_slurm.append(&mut found);
         }
+        series::begin_variants()?;
         // The series alternate. Tests that compute are short, except the soaks.
         on_slurm.sort_by_key(|(place, _)| *place);
         let on_slurm = on_slurm.into_iter().map(|(_, case)| case);

@@ -24,12 +24,11 @@ pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
     let _lock = Flock::lock(lock, FlockArg::LockExclusive).expect("a lock");
     let mut cargo = Command::new(env!("CARGO"));
     cargo
-        .args(["build", "--quiet", "--target-dir"])
+        .args(["build", "--quiet", "--lib", "--target-dir"])
         .arg(&target)
         .args(PLUGINS.iter().flat_map(|plugin| ["-p", plugin]))
-        // These builds are not edited or debugged, and incremental data would be most of their size.
-        .env("CARGO_INCREMENTAL", "0")
-        .env("CARGO_PROFILE_DEV_DEBUG", "false");
+        // With the features of the crates with which the folder begins.
+        .args(["-p", "xtask"]);
     adjust(&mut cargo);
     assert!(cargo.status().expect("cargo starts").success());
     for library in PLUGINS.map(|plugin| format!("lib{plugin}.so")) {
