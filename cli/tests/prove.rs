@@ -166,7 +166,7 @@ fn geometry_prints_the_table_of_a_gpu() {
 /// it changed, also after a signal, a kill or an answer that it does not understand, and touches no instance of others;
 /// its files name no user, host or device.
 /// With `each_falsified_answer_is_named`, `mig_mode_is_switched_on_and_off_again_where_that_is_asked_for`,
-/// `a_gpu_without_mig_is_measured_as_far_as_it_goes`, `a_signal_ends_a_run_and_nothing_is_left`,
+/// `a_run_beside_dcgm_goes_to_its_end`, `a_gpu_without_mig_is_measured_as_far_as_it_goes`, `a_signal_ends_a_run_and_nothing_is_left`,
 /// `the_next_run_removes_what_a_killed_one_left_and_nothing_else`, `a_node_with_jobs_or_leases_is_refused`.
 #[test]
 fn a_driver_as_assumed_agrees_on_five_models() {
@@ -448,6 +448,29 @@ fn mig_mode_is_switched_on_and_off_again_where_that_is_asked_for() {
     assert_eq!((differences(&document), code), (Vec::new(), 0));
     assert!(!document.places.is_empty());
     assert!(!world.sim.node().unwrap().gpus[0].mig);
+    world.is_clean();
+}
+
+#[test]
+fn a_run_beside_dcgm_goes_to_its_end() {
+    test_seed::needs_root();
+    let world = World::new("H100-80", true);
+    let path = std::env::var_os("PATH").unwrap();
+    let mut folders = std::env::split_paths(&path).map(|folder| folder.join("sleep"));
+    let daemon = world.path("nv-hostengine");
+    fs::copy(folders.find(|path| path.exists()).unwrap(), &daemon).unwrap();
+    let mut daemon = Command::new(daemon).arg("1000").spawn().unwrap();
+    let named = format!("/proc/{}/comm", daemon.id());
+    while fs::read_to_string(&named).unwrap().trim() != "nv-hostengine" {
+        std::thread::yield_now();
+    }
+    let (document, code) = world.prove(&[]);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    assert_eq!((&document.stopped, code), (&None, 0));
+    assert_eq!(differences(&document), Vec::<&Answer>::new());
+    let ended = told(&document, "an instance ends while DCGM runs");
+    assert!(matches!(ended, Some(Outcome::Agrees { .. })), "{ended:?}");
     world.is_clean();
 }
 
