@@ -159,9 +159,9 @@ fn run_cases(cases: Vec<Case>, seed: u64) -> Result<Counts> {
     let (sender, outcomes) = channel();
     let pool = Pool::new(cases);
     std::thread::scope(|scope| {
-        for load in pool::threads() {
+        for kinds in pool::threads() {
             let (pool, sender) = (&pool, sender.clone());
-            scope.spawn(move || pool.work(load, &sender));
+            scope.spawn(move || pool.work(kinds, &sender));
         }
         drop(sender);
         outcomes.iter().for_each(|outcome| report.add(outcome));

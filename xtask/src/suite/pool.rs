@@ -1,4 +1,4 @@
-//! Runs cases in parallel by two kinds of threads, because tests that compute need cores and tests that wait do not.
+//! Runs cases in parallel, because tests that compute need cores and tests that wait do not.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -6,8 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 use super::case::{Case, Load, Outcome};
 
-/// The number of waiting tests that run for each core.
+/// The number of threads for tests that wait, for each core.
 const WAITING_PER_CORE: usize = 6;
+
+/// The kinds of cases that a thread takes: the next only where none of those before is left.
+type Kinds = &'static [Load];
+
+const COMPUTES: Kinds = &[Load::Computes];
+const WAITS: Kinds = &[Load::Waits];
+/// The last tests that wait would otherwise leave cores idle.
+const WAITS_FIRST: Kinds = &[Load::Waits, Load::Computes];
 
 /// The cases that wait for a thread.
 pub(crate) struct Pool {
@@ -15,11 +23,12 @@ pub(crate) struct Pool {
     waiting: Mutex<VecDeque<Case>>,
 }
 
-/// The threads of each kind on this machine.
-pub(crate) fn threads() -> Vec<Load> {
+/// The kinds of each thread on this machine.
+pub(crate) fn threads() -> Vec<Kinds> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut threads = vec![Load::Computes; cores];
-    threads.extend(vec![Load::Waits; cores * WAITING_PER_CORE]);
+    let mut threads = vec![COMPUTES; cores];
+    threads.extend(vec![WAITS_FIRST; cores]);
+    threads.extend(vec![WAITS; cores * (WAITING_PER_CORE - 1)]);
     threads
 }
 
@@ -35,9 +44,9 @@ impl Pool {
         }
     }
 
-    /// The work of a thread: runs cases of its kind until none is left.
-    pub fn work(&self, load: Load, outcomes: &Sender<Outcome>) {
-        while let Some(case) = self.next(load) {
+    /// The work of a thread: runs cases of its kinds until none is left.
+    pub fn work(&self, kinds: Kinds, outcomes: &Sender<Outcome>) {
+        while let Some(case) = kinds.iter().find_map(|kind| self.next(*kind)) {
             // If the run was aborted, no thread receives outcomes.
             if outcomes.send(case.run()).is_err() {
                 return;
@@ -45,8 +54,8 @@ impl Pool {
         }
     }
 
-    fn next(&self, load: Load) -> Option<Case> {
-        let queue = match load {
+    fn next(&self, kind: Load) -> Option<Case> {
+        let queue = match kind {
             Load::Computes => &self.computing,
             Load::Waits => &self.waiting,
         };
@@ -65,6 +74,12 @@ mod tests {
 
     #[test]
     fn each_case_is_run_once_and_threads_end() {
+        for threads in [vec![COMPUTES, WAITS, WAITS], vec![WAITS_FIRST]] {
+            run(&threads);
+        }
+    }
+
+    fn run(threads: &[Kinds]) {
         let (sender, receiver) = channel();
         let name = "suite::case::tests::the_times_of_labs_are_added";
         let case = |load| Case {
@@ -77,9 +92,9 @@ mod tests {
             case(Load::Waits),
         ]);
         std::thread::scope(|scope| {
-            for load in [Load::Computes, Load::Waits, Load::Waits] {
+            for &kinds in threads {
                 let (pool, sender) = (&pool, sender.clone());
-                scope.spawn(move || pool.work(load, &sender));
+                scope.spawn(move || pool.work(kinds, &sender));
             }
             drop(sender);
         });
