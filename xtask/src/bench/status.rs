@@ -1,4 +1,4 @@
-//! How long `gpufrac status` takes: on a full node, and for the files of a thousand nodes.
+//! How long `gpufrac status` takes on a full node; it and `gpufrac web` for the files of a thousand nodes.
 
 use std::fs;
 use std::path::Path;
@@ -17,6 +17,7 @@ const SLICES: usize = 56;
 const NODES: usize = 1000;
 /// Users who look at the cluster at the same time.
 const USERS: usize = 200;
+const CLUSTER: [&str; 2] = ["status", "--cluster"];
 const POOL: &str = "\
 [pool.slices]
 mechanism = \"mig\"
@@ -83,25 +84,24 @@ fn of_cluster(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
     let root = folder.path().display();
     let paths = format!("[paths]\nrun = \"{root}/run\"\nshared = \"{root}/shared\"\n");
     fs::write(&config, format!("version = 1\n{paths}{pool}"))?;
-    let command = |option: Option<&str>| {
+    let command = |args: &[&str]| {
         let mut command = Command::new(build.join("gpufrac"));
         command
-            .args(["status", "--cluster"])
-            .args(option)
+            .args(args)
             .env("GPUFRAC_CONFIG", &config)
             // Without Slurm: its time is not that of gpufrac.
             .env("PATH", folder.path())
             .stdin(Stdio::null());
         command
     };
-    let show = |option| {
-        let shown = command(option).output().context("gpufrac")?;
-        let text = String::from_utf8_lossy(&shown.stdout);
-        ensure!(shown.status.success() && text.contains("gn1000"), "{text}");
+    let says = |args: &[&str], words: &str| {
+        let said = command(args).output().context("gpufrac")?;
+        let text = String::from_utf8_lossy(&said.stdout);
+        ensure!(said.status.success() && text.contains(words), "{text}");
         Ok(())
     };
     let start = || {
-        let mut status = command(None);
+        let mut status = command(&CLUSTER);
         status.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
     };
     let end = |mut status: Child| -> Result<()> {
@@ -116,13 +116,14 @@ fn of_cluster(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
     let pair = Pair::measure(rounds.min(3), at_once, one_by_one)?;
     let what = format!("status --cluster of {USERS} users at once, 1,000 files");
     table.add(&what, "one after the other", &pair, Goal::AtMostTimes(1.1));
-    for (what, option) in [
-        ("status --cluster, 1,000 files", None),
-        ("the same with --json", Some("--json")),
+    let json = [&CLUSTER[..], &["--json"]].concat();
+    for (what, args) in [
+        ("status --cluster, 1,000 files", &CLUSTER[..]),
+        ("the same with --json", &json),
     ] {
         let pair = Pair::measure(
             rounds,
-            || show(option),
+            || says(args, "gn1000"),
             || {
                 Command::new("/bin/true").status().context("true")?;
                 Ok(())
@@ -131,6 +132,21 @@ fn of_cluster(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
         let goal = Goal::Within(Duration::from_secs(1));
         table.add(what, "/bin/true", &pair, goal);
     }
-    table.note(format!("the files of {NODES} nodes have {bytes} bytes"));
+    let in_memory = tempfile::tempdir_in(gpusim::memory::folder())?;
+    let pages = |of: &tempfile::TempDir| of.path().join("pages").display().to_string();
+    let (in_memory, on_disk) = (pages(&in_memory), pages(&folder));
+    let export = |to| says(&["web", "--no-slurm", "--export", to], "1000 nodes");
+    let pair = Pair::measure(rounds.min(3), || export(&in_memory), || export(&on_disk))?;
+    table.add(
+        "web --export to a tmpfs, 1,000 files",
+        "to a disk",
+        &pair,
+        Goal::None,
+    );
+    let written = command(&["web", "--no-slurm", "--export", &on_disk]).output()?;
+    table.note(format!(
+        "the files of {NODES} nodes have {bytes} bytes; {}",
+        String::from_utf8_lossy(&written.stdout).trim()
+    ));
     Ok(())
 }
