@@ -106,6 +106,9 @@ pub(crate) struct BenchArguments {
     /// Let users submit there in turns, not each all of theirs at once
     #[arg(long)]
     burst_in_turns: bool,
+    /// Jobs of an eighth, a quarter and half of a GPU there, in layout halves; without the cluster of static instances
+    #[arg(long)]
+    burst_mixed: bool,
     /// Phases of the jobs there, by turns most of them for whole GPUs and for quarters
     #[arg(long, default_value_t = 4)]
     layouts_phases: u32,

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const POOL: &str = "\
 [pool.sevenths]
 mechanism = \"mig\"
-layout = \"slices\"
+layout = \"@LAYOUT@\"
 gpu = \"H100-80\"
 partitions = [\"gpu\"]
 nodes = \"@NODES@\"
@@ -60,10 +60,11 @@ impl DriverTimes {
     }
 }
 
+const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 /// Functions of the driver with their times in milliseconds, the start first.
 const DRIVER: [(&str, u32); 5] = [
     ("nvmlInit_v2", 300),
-    ("nvmlDeviceCreateGpuInstanceWithPlacement", 1000),
+    (CREATE, 1000),
     ("nvmlGpuInstanceCreateComputeInstance", 500),
     ("nvmlComputeInstanceDestroy", 300),
     ("nvmlGpuInstanceDestroy", 700),
@@ -75,6 +76,16 @@ const REUSE: &str = "reuse = \"30s\"";
 /// The daemon answers questions about kept instances.
 const REAPER: &str = "[reaper]\nmode = \"dry-run\"\nmetrics = \"off\"\n";
 
+/// Requests of one size.
+const EQUAL: &[&str] = &["--gres=gpufrac:0.125", "--gres=gpufrac:0.14"];
+/// Requests of a mix of sizes: on average a quarter of a GPU.
+const MIXED: &[&str] = &[
+    "--gres=gpufrac:0.125",
+    "--gres=gpufrac:0.5",
+    "--gres=gpufrac:0.25",
+    "--gres=gpufrac:0.125",
+];
+
 /// The job writes the time of its start.
 const JOB: &str = "date +%s%N >began.$SLURM_JOB_ID; sleep 1";
 
@@ -85,6 +96,8 @@ struct Burst {
     /// From the first submission to the end of the last job.
     all_over: Duration,
     prologs: Vec<Duration>,
+    /// How often the driver was asked for an instance; None on the cluster with static ones.
+    made: Option<usize>,
     requeues: usize,
     drained: usize,
     /// CPU time of Slurm's daemons, their child processes and the jobs, without submissions; None if it cannot be
@@ -95,6 +108,8 @@ struct Burst {
 /// One of the clusters.
 struct Side<'a> {
     lab: &'a Lab,
+    /// Whether gpufrac makes the instances.
+    makes: bool,
     meter: Option<&'a Meter>,
     /// The requests, which the jobs use in turn.
     requests: &'a [&'a str],
@@ -107,7 +122,7 @@ const NAMES: [&str; 3] = ["gpufrac", "gpufrac with reuse", "plain Slurm"];
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     let gpus = arguments.burst_gpus;
-    println!("starting three clusters with {gpus} GPUs of {PLACES} places ...");
+    println!("starting clusters with {gpus} GPUs of {PLACES} places ...");
     let series = arguments.other_series()?;
     let series = series.as_ref();
     let (our_meters, ours) = [("ours", ""), ("reuse", REUSE)]
@@ -115,34 +130,28 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .into_iter()
         .collect::<Result<(Vec<_>, Vec<_>)>>()?;
     let places = gpus * PLACES;
-    let hooks = if arguments.burst_plain_hooks {
-        "GresTypes=gpu\nProlog=/bin/true\nEpilog=/bin/true\n"
-    } else {
-        "GresTypes=gpu\n"
-    };
-    let plain = Plain {
-        build,
-        nodes: 1,
-        gpus: places,
-        gres: &format!("gpu:{places}"),
-        gres_conf: "",
-        slurm_conf: hooks,
-        series,
-    };
-    let (plain_meter, PlainLab { lab, folder }) =
-        Meter::around("plain", || plain.start(&plain::folder("burst")?))?;
-    let fractions: &[&str] = &["--gres=gpufrac:0.125", "--gres=gpufrac:0.14"];
+    let requests = if arguments.burst_mixed { MIXED } else { EQUAL };
     let side = |lab, meter, requests| Side {
         lab,
+        makes: true,
         meter,
         requests,
         in_turns: arguments.burst_in_turns,
     };
-    let sides = [
-        side(&ours[0], our_meters[0].as_ref(), fractions),
-        side(&ours[1], our_meters[1].as_ref(), fractions),
-        side(&lab, plain_meter.as_ref(), &["--gres=gpu:1"]),
+    let mut sides = vec![
+        side(&ours[0], our_meters[0].as_ref(), requests),
+        side(&ours[1], our_meters[1].as_ref(), requests),
     ];
+    // Instances that an admin divided once hold no mix of sizes.
+    let plain = (!arguments.burst_mixed)
+        .then(|| plain_cluster(arguments, places, (build, series)))
+        .transpose()?;
+    if let Some((meter, plain)) = &plain {
+        sides.push(Side {
+            makes: false,
+            ..side(&plain.lab, meter.as_ref(), &["--gres=gpu:1"])
+        });
+    }
     let users = 3.min(sides[0].lab.users().len());
     // One after the other on each cluster: a burst finds the state that the one before left.
     let kinds = [
@@ -150,7 +159,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         (arguments.burst_jobs, 1),
         (arguments.burst_jobs, users),
     ];
-    let mut results: [[Vec<Burst>; 3]; 3] = Default::default();
+    let mut results = kinds.map(|_| NAMES.map(|_| Vec::new()));
     for round in 0..arguments.burst_rounds.max(1) {
         for turn in 0..sides.len() {
             let which = (round + turn) % sides.len();
@@ -166,8 +175,30 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     for lab in ours {
         lab.stop()?;
     }
-    lab.stop()?;
-    Ok(fs::remove_dir_all(folder)?)
+    plain.map_or(Ok(()), |(_, plain)| plain.stop())
+}
+
+/// The cluster of plain Slurm with as many static instances as there are places.
+fn plain_cluster(
+    arguments: &BenchArguments,
+    places: u32,
+    (build, series): (&Path, Option<&Series>),
+) -> Result<(Option<Meter>, PlainLab)> {
+    let hooks = if arguments.burst_plain_hooks {
+        "GresTypes=gpu\nProlog=/bin/true\nEpilog=/bin/true\n"
+    } else {
+        "GresTypes=gpu\n"
+    };
+    let plain = Plain {
+        build,
+        nodes: 1,
+        gpus: places,
+        gres: &format!("gpu:{places}"),
+        gres_conf: "",
+        slurm_conf: hooks,
+        series,
+    };
+    Meter::around("plain", || plain.start(&plain::folder("burst")?))
 }
 
 fn cluster(
@@ -182,7 +213,14 @@ fn cluster(
     let lab = builder
         .quiet()
         .gpus("H100-80", arguments.burst_gpus)
-        .pools(&POOL.replace("@REUSE@", reuse))
+        .pools(
+            &POOL
+                .replace(
+                    "@LAYOUT@",
+                    if arguments.burst_mixed { "halves" } else { "slices" },
+                )
+                .replace("@REUSE@", reuse),
+        )
         .run_on_tmpfs(true)
         .build_folder(build)
         .reaper(REAPER)
@@ -232,6 +270,9 @@ fn report(table: &mut Table, jobs: usize, users: usize, results: &[Vec<Burst>; 3
         ),
         ("with reuse", reused, "without reuse", ours),
     ] {
+        if theirs.is_empty() {
+            continue;
+        }
         for (moment, time) in [
             ("all run", (|burst| burst.all_run) as fn(&Burst) -> Duration),
             ("all over", |burst| burst.all_over),
@@ -263,6 +304,8 @@ impl Side<'_> {
         let lab = self.lab;
         let times = lab.folder().log().join("prolog.times");
         let _ = fs::remove_file(&times);
+        let made_now = || self.makes.then(|| made(lab)).transpose();
+        let made_before = made_now()?;
         let began = now()?;
         let start = Instant::now();
         let used = || self.meter.map(Meter::used).transpose();
@@ -300,6 +343,9 @@ impl Side<'_> {
         Ok(Burst {
             all_run: last.saturating_sub(began),
             all_over,
+            made: made_now()?
+                .zip(made_before)
+                .map(|(after, before)| after - before),
             prologs: text.lines().map(nanoseconds).collect::<Result<_>>()?,
             requeues,
             drained: lab.drained_nodes()?.len(),
@@ -324,14 +370,27 @@ impl Burst {
             let each = cpu.as_secs_f64() * 1000.0 / jobs as f64;
             format!("{each:.0} ms of a core for a job, ")
         });
+        let made = self
+            .made
+            .map_or_else(String::new, |made| format!("{made} instances made, "));
         format!(
-            "all run after {:.1} s, {:.0} jobs a minute, {prologs}, {cpu}{} requeues, {} nodes drained",
+            "all run after {:.1} s, {:.0} jobs a minute, {made}{prologs}, {cpu}{} requeues, {} nodes drained",
             self.all_run.as_secs_f64(),
             jobs as f64 * 60.0 / seconds,
             self.requeues,
             self.drained
         )
     }
+}
+
+/// How often the driver was asked for an instance. Counting would begin with `calls --start`, which ends delays; the
+/// delays let the simulator count.
+fn made(lab: &Lab) -> Result<usize> {
+    let calls = lab.gpusim(&lab.nodes()[0], &["calls"])?;
+    let mut lines = calls.lines().map(str::split_whitespace);
+    let line = lines.find(|line| line.clone().any(|word| word == CREATE));
+    let count = line.and_then(|mut line| line.find_map(|word| word.parse().ok()));
+    Ok(count.unwrap_or(0))
 }
 
 /// Puts a program that measures the time before the lab's prolog.
@@ -371,6 +430,7 @@ mod tests {
             all_run: Duration::from_secs(30),
             all_over: Duration::from_secs(60),
             prologs: (1..=200).rev().map(Duration::from_secs).collect(),
+            made: Some(12),
             requeues: 2,
             drained: 0,
             cpu: Some(Duration::from_secs(10)),
@@ -379,7 +439,7 @@ mod tests {
         assert_eq!(percentile(&burst.prologs, 99), Duration::from_secs(198));
         assert_eq!(
             burst.summary(200),
-            "all run after 30.0 s, 200 jobs a minute, prolog p50 100.00 s, p99 198.00 s, 50 ms of a core for a job, 2 requeues, 0 nodes drained"
+            "all run after 30.0 s, 200 jobs a minute, 12 instances made, prolog p50 100.00 s, p99 198.00 s, 50 ms of a core for a job, 2 requeues, 0 nodes drained"
         );
     }
 }
