@@ -166,8 +166,9 @@ fn geometry_prints_the_table_of_a_gpu() {
 /// it changed, also after a signal, a kill or an answer that it does not understand, and touches no instance of others;
 /// its files name no user, host or device.
 /// With `each_falsified_answer_is_named`, `mig_mode_is_switched_on_and_off_again_where_that_is_asked_for`,
-/// `a_run_beside_dcgm_goes_to_its_end`, `a_gpu_without_mig_is_measured_as_far_as_it_goes`, `a_signal_ends_a_run_and_nothing_is_left`,
-/// `the_next_run_removes_what_a_killed_one_left_and_nothing_else`, `a_node_with_jobs_or_leases_is_refused`.
+/// `a_run_beside_dcgm_goes_to_its_end`, `a_gpu_without_mig_is_measured_as_far_as_it_goes`,
+/// `a_signal_ends_a_run_and_nothing_is_left`, `the_next_run_removes_what_a_killed_one_left_and_nothing_else`,
+/// `a_node_with_jobs_or_leases_is_refused`.
 #[test]
 fn a_driver_as_assumed_agrees_on_five_models() {
     test_seed::needs_root();
