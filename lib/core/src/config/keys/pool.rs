@@ -143,10 +143,10 @@ pub(in crate::config) const POOL: Table<PoolOptions> = Table {
         Default whole: ["mig" => WholeGpu::Mig, "bare" => WholeGpu::Bare] = "mig", for [Mig] [Uniform, Whole];
         /// How long the instance of an ended job is kept for the next job of the same user. The next job of this user
         /// with the same size on the same device takes the instance over, if every later job then has a place, and
-        /// the driver neither makes nor destroys an instance. The key is meant for arrays of short jobs. While
-        /// `gpufrac-reaperd(8)` runs, the prolog of this job does not start NVML either. A job takes an instance over
-        /// only if the driver shows no process and no memory on the instance and no process of another user has its
-        /// files open. The job has a lease and a usage record of its own. A job of another user never gets the
+        /// the driver neither makes nor destroys an instance. The key is meant for arrays of short jobs of one size.
+        /// While `gpufrac-reaperd(8)` runs, the prolog of this job does not start NVML either. A job takes an instance
+        /// over only if the driver shows no process and no memory on the instance and no process of another user has
+        /// its files open. The job has a lease and a usage record of its own. A job of another user never gets the
         /// instance: it takes another place with the same compute, if every later job then has a place, and otherwise
         /// destroys the instance first. The lease of a kept instance is in state `kept`, no usage record counts the
         /// time of keeping, and `gpufrac-reaperd(8)` destroys the instance when the time is over. Without a reaper
