@@ -210,17 +210,12 @@ fn cluster(
     if let Some(series) = series {
         builder = series.give(builder);
     }
+    let layout = if arguments.burst_mixed { "halves" } else { "slices" };
+    let pools = POOL.replace("@LAYOUT@", layout);
     let lab = builder
         .quiet()
         .gpus("H100-80", arguments.burst_gpus)
-        .pools(
-            &POOL
-                .replace(
-                    "@LAYOUT@",
-                    if arguments.burst_mixed { "halves" } else { "slices" },
-                )
-                .replace("@REUSE@", reuse),
-        )
+        .pools(&pools.replace("@REUSE@", reuse))
         .run_on_tmpfs(true)
         .build_folder(build)
         .reaper(REAPER)
