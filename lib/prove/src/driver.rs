@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use gpufrac_core::geometry::Placement;
 use gpufrac_node::gpu::capability_files::Caps;
-use gpufrac_nvml::single::Calls;
+use gpufrac_nvml::single::{Calls, ComputeInstanceHandle, GpuInstanceHandle};
 use gpufrac_nvml::{Gpu, NvmlError, code_name, codes};
 
 use crate::document::CallRow;
@@ -213,6 +213,17 @@ impl<'r, 's> Driver<'r, 's> {
         Some(ids.into_iter().collect())
     }
 
+    /// A compute instance that stands now; NVML's code if there is none.
+    pub fn compute_by_id(
+        &self,
+        gi: GpuInstanceHandle<'s>,
+        id: u32,
+    ) -> Result<Result<ComputeInstanceHandle<'s>, u32>, Stop> {
+        self.ask("nvmlGpuInstanceGetComputeInstanceById", id, |calls| {
+            calls.compute_instance_by_id(gi, id)
+        })
+    }
+
     /// Removes the instance at a place; in words, if it stays.
     pub fn clear_place(&self, profile: u32, placement: Placement) -> Result<Option<String>, Stop> {
         let handles = self.ask("nvmlDeviceGetGpuInstances", profile, |calls| {
@@ -226,9 +237,7 @@ impl<'r, 's> Driver<'r, 's> {
                 continue;
             }
             for id in 0..COMPUTE_IDS {
-                let by_id = "nvmlGpuInstanceGetComputeInstanceById";
-                let ci = self.ask(by_id, id, |calls| calls.compute_instance_by_id(gi, id))?;
-                if let Ok(ci) = ci {
+                if let Ok(ci) = self.compute_by_id(gi, id)? {
                     let destroy = "nvmlComputeInstanceDestroy";
                     let _ = self.change(destroy, "cleaning", id, |calls| {
                         calls.destroy_compute_instance(ci)

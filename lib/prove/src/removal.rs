@@ -8,7 +8,7 @@ use gpufrac_nvml::single::ComputeInstanceHandle;
 
 use crate::driver::{Driver, Stop, named, said};
 use crate::remains::Intent;
-use crate::work::{Compute, Made, Work};
+use crate::work::{Made, Work};
 
 /// How long the pauses are between two looks at something that should change.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -18,19 +18,11 @@ impl<'s> Work<'_, 's> {
     /// destroyed one points to.
     pub fn remove(&self, made: &Made<'s>) -> Result<(), Stop> {
         if let Some(compute) = &made.compute
-            && self.stands(made, compute)?
+            && let Ok(ci) = self.compute_by_id(made.gi, compute.ci_id)?
         {
-            self.until_done(made, || self.destroy_compute(made, compute.ci))?;
+            self.until_done(made, || self.destroy_compute(made, ci))?;
         }
         self.until_done(made, || self.destroy_bare(made))
-    }
-
-    fn stands(&self, made: &Made<'s>, compute: &Compute<'s>) -> Result<bool, Stop> {
-        let id = compute.ci_id;
-        let by_id = self.ask("nvmlGpuInstanceGetComputeInstanceById", id, |calls| {
-            calls.compute_instance_by_id(made.gi, id)
-        })?;
-        Ok(by_id.is_ok())
     }
 
     /// Repeats a removal until the driver does it.
