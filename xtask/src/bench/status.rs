@@ -143,10 +143,11 @@ fn of_cluster(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
         &pair,
         Goal::None,
     );
-    let written = command(&["web", "--no-slurm", "--export", &on_disk]).output()?;
+    let written = command(&["web", "--no-slurm", "--export", &in_memory]).output()?;
+    let written = String::from_utf8_lossy(&written.stdout);
     table.note(format!(
-        "the files of {NODES} nodes have {bytes} bytes; {}",
-        String::from_utf8_lossy(&written.stdout).trim()
+        "the files of {NODES} nodes have {bytes} bytes; web --export writes {}",
+        written.split(" are in ").next().unwrap_or_default()
     ));
     Ok(())
 }
