@@ -8,7 +8,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::lease::Lease;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::key::SliceId;
-use gpufrac_reaper::measure::sample::{Activity, NodeSamples, Sampler};
+use gpufrac_reaper::measure::sample::{Activity, NodeSamples, Sample, Sampler};
 use gpufrac_reaper::measure::telemetry::Telemetry;
 use gpufrac_records::evidence::Source;
 use nvidia_ml::model::Model;
@@ -89,4 +89,34 @@ fn counters_that_another_program_has_are_unknown_activity_and_never_idleness() {
     assert_eq!(sample.source, Source::Gpm);
     assert_eq!(sample.activity, Activity::Unknown(error.clone()));
     assert_eq!(sample.busy_share, None);
+}
+
+/// The counters of two readings are of one instance only if it had the same mark at both.
+#[test]
+fn an_instance_that_another_one_replaced_during_the_reading_has_no_sample() {
+    let (_keep, sim, node, lease) = world();
+    let mut telemetry = Telemetry::new(&node);
+    let policy = |_: &Lease| &node.config.reaper.general;
+    let gi_id = lease.slice.instance().unwrap().gi_id;
+    let folder = format!("proc/driver/nvidia/capabilities/gpu0/mig/gi{gi_id}");
+    let access = sim.root().join(folder).join("access");
+    let mut marks = ["", "DeviceFileModify: 3\n", ""].into_iter();
+    let mut sample = || {
+        let mut observe = || {
+            std::thread::sleep(gpufrac_reaper::measure::telemetry::SHORTEST_LOOK);
+            let text = fs::read_to_string(&access).unwrap();
+            fs::write(&access, text + marks.next().unwrap()).unwrap();
+            true
+        };
+        let found = telemetry.sample_all(&node, &[&lease], &mut observe, &policy);
+        assert_eq!(found.errors, [] as [&str; 0]);
+        found.samples[&SliceId::of(&lease)].clone()
+    };
+    assert_eq!(sample().activity, Activity::Idle);
+    assert_eq!(
+        sample(),
+        Sample::missing("its instance does not stand"),
+        "another mark"
+    );
+    assert_eq!(sample().activity, Activity::Idle, "the new one stands");
 }

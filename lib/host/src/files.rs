@@ -26,6 +26,8 @@ pub use crate::device::{DeviceNumber, DeviceRule};
 pub use error::FileError;
 use error::MAX_TEXT_BYTES;
 
+const USUAL_TEXT_BYTES: usize = 4096;
+
 /// The outcome of [`RootDir::ensure_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
@@ -152,7 +154,8 @@ impl RootDir {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut text = String::new();
+        // As long as most texts: a file of /proc has no length, and is then read by one call and its end by another.
+        let mut text = String::with_capacity(USUAL_TEXT_BYTES);
         match (&mut file)
             .take(MAX_TEXT_BYTES + 1)
             .read_to_string(&mut text)

@@ -335,18 +335,22 @@ impl Slices for NodeSlices {
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError> {
         let session = node.nvml()?;
         let count = session.gpu_count()?;
-        let mut found = Vec::new();
+        let mut running = Vec::new();
         let gpus = gpus_of_pools(node, count).into_iter();
         for index in gpus.filter(|index| index.0 < count) {
             let gpu = session.gpu(index)?;
             let processes = gpu.processes()?;
-            if processes.is_empty() {
-                continue;
-            }
-            // Leases are read after the processes, because a lease exists before the first process of its job.
-            let leases = node.leases()?.of_gpu(&gpu.uuid)?;
+            running.push((gpu, processes));
+        }
+        // Leases are read after the processes, because a lease exists before the first process of its job.
+        let leases = node.leases()?.list()?;
+        let mut found = Vec::new();
+        for (gpu, processes) in running {
+            let leases = leases
+                .iter()
+                .filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
             for process in processes {
-                let at = strangers::leases_at(&leases, process.gi_id);
+                let at = strangers::leases_at(leases.clone(), process.gi_id);
                 // An instance without a lease is an admin's, with all of its processes.
                 let is_others = process.gi_id.is_some() && at.is_empty();
                 if !is_others && strangers::is_stranger(process.pid, &at) {

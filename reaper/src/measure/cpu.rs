@@ -18,12 +18,13 @@ pub struct JobGroups {
     roots: Vec<PathBuf>,
     /// Those of them in the hierarchy of the freezer.
     freezers: Vec<PathBuf>,
-    /// Folders with groups that can be frozen, as of the last look.
+    /// The folders of both versions that exist, as of the last look; slurmd may create one later.
+    present: Vec<PathBuf>,
+    /// Those of them with groups that can be frozen.
     freezing: Vec<PathBuf>,
     /// Mount points of version 2.
     mounts: Vec<PathBuf>,
-    /// Names of folders with a group for each job, in a slice of a mount point. slurmd creates the folder, possibly
-    /// after this daemon started.
+    /// Names of folders with a group for each job, in a slice of a mount point.
     scopes: [String; 2],
     ticks_per_second: f64,
     last: HashMap<Key, (BootTime, f64)>,
@@ -57,6 +58,7 @@ impl JobGroups {
         JobGroups {
             roots,
             freezers,
+            present: Vec::new(),
             freezing: Vec::new(),
             mounts,
             scopes: [
@@ -81,24 +83,29 @@ impl JobGroups {
     /// Whether a job has a process in one of its groups; true if Slurm makes no groups. slurmstepd may leave an empty
     /// group, if the kernel did not release it in time.
     pub fn has_processes(&self, lease: &Lease) -> bool {
-        let roots = self.roots();
-        roots.is_empty() || places(&roots, lease).any(|group| holds_process(&group))
+        self.present.is_empty() || places(&self.present, lease).any(|group| holds_process(&group))
     }
 
     /// Whether Slurm has suspended a job: its steps have processes, and all of them are in frozen groups. Only root can
     /// freeze a group; a user who stops his own processes suspends nothing.
     pub fn is_frozen(&self, lease: &Lease) -> bool {
-        places(&self.freezing, lease).any(|group| is_frozen_below(&group) == Some(true))
+        // One hierarchy has the job's processes.
+        places(&self.freezing, lease).find_map(|group| is_frozen_below(&group)) == Some(true)
     }
 
-    /// Forgets all jobs except those that `keys` accepts, and looks where groups can be frozen, once for all of them.
+    /// Forgets all jobs except those that `keys` accepts, and looks where groups are, once for all of them.
     pub fn look(&mut self, keys: impl Fn(&Key) -> bool) {
         self.last.retain(|key, _| keys(key));
-        self.freezing = self.freezers.iter().cloned().chain(self.scopes()).collect();
+        let scopes: Vec<PathBuf> = self.scopes().filter(|root| root.is_dir()).collect();
+        let with = |roots: &[PathBuf]| -> Vec<PathBuf> {
+            let own = roots.iter().filter(|root| root.is_dir());
+            own.chain(&scopes).cloned().collect()
+        };
+        (self.present, self.freezing) = (with(&self.roots), with(&self.freezers));
     }
 
     fn seconds(&self, lease: &Lease) -> Option<f64> {
-        let group = self.group(&self.roots(), lease)?;
+        let group = self.group(lease)?;
         let nanoseconds = fs::read_to_string(group.join("cpuacct.usage")).unwrap_or_default();
         if let Ok(used) = nanoseconds.trim().parse::<f64>() {
             return Some(used / 1e9);
@@ -114,12 +121,6 @@ impl JobGroups {
         Some(ticks / self.ticks_per_second)
     }
 
-    /// The existing folders of both versions.
-    fn roots(&self) -> Vec<PathBuf> {
-        let roots = self.roots.iter().cloned().chain(self.scopes());
-        roots.filter(|root| root.is_dir()).collect()
-    }
-
     /// The possible folders of version 2.
     fn scopes(&self) -> impl Iterator<Item = PathBuf> {
         // `CgroupSlice` in cgroup.conf sets the name of the slice.
@@ -127,8 +128,8 @@ impl JobGroups {
         slices.flat_map(|slice| self.scopes.each_ref().map(|scope| slice.join(scope)))
     }
 
-    fn group(&self, roots: &[PathBuf], lease: &Lease) -> Option<PathBuf> {
-        let mut found: Vec<PathBuf> = places(roots, lease)
+    fn group(&self, lease: &Lease) -> Option<PathBuf> {
+        let mut found: Vec<PathBuf> = places(&self.present, lease)
             .filter(|group| group.is_dir())
             .collect();
         // The hierarchy that counts CPU time comes first.
@@ -172,12 +173,11 @@ const NOT_SUSPENDED: [&str; 2] = ["step_extern", "slurm"];
 /// hierarchy freezes nothing.
 fn is_frozen(group: &Path) -> Option<bool> {
     let is_empty = |text: String| text.trim().is_empty();
-    let own = match fs::read_to_string(group.join("cgroup.procs")).map(is_empty) {
-        Ok(false) => Some(says_frozen(group)?),
-        _ => None,
-    };
-    let both = [own, is_frozen_below(group)];
-    both.into_iter().flatten().reduce(|one, other| one && other)
+    match fs::read_to_string(group.join("cgroup.procs")).map(is_empty) {
+        Ok(false) if says_frozen(group)? => Some(is_frozen_below(group) != Some(false)),
+        Ok(false) => Some(false),
+        _ => is_frozen_below(group),
+    }
 }
 
 /// The same of the groups below alone: with version 1 slurmstepd is in the group of the job itself, and is never
@@ -185,8 +185,10 @@ fn is_frozen(group: &Path) -> Option<bool> {
 fn is_frozen_below(group: &Path) -> Option<bool> {
     let suspended =
         folders(group).filter(|folder| !NOT_SUSPENDED.iter().any(|name| folder.ends_with(name)));
-    let below = suspended.filter_map(|folder| is_frozen(&folder));
-    below.reduce(|one, other| one && other)
+    let mut below = suspended.filter_map(|folder| is_frozen(&folder)).peekable();
+    below.peek()?;
+    // The first group that runs decides.
+    Some(below.all(|frozen| frozen))
 }
 
 /// `freezer.state` of version 1 says it also for a group above (cgroup-v1/freezer-subsystem.rst), `cgroup.events` of

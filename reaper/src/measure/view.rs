@@ -98,7 +98,7 @@ pub(super) fn views(
         }
     }
     gpus.retain(|gpu| leases.iter().any(|lease| lease.slice.gpu_uuid == gpu.uuid));
-    let before = marks(node, leases, errors);
+    let marked = marked(node, leases, errors);
     let begun: Vec<_> = gpus.iter().map(|gpu| (gpu, begin(gpu, leases))).collect();
     let measures = begun.iter().any(|(_, begun)| matches!(begun, Ok(Some(_))));
     if measures && !observe() {
@@ -109,11 +109,7 @@ pub(super) fn views(
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
             Ok(mut view) => {
                 // After the last reading: data of a lease are those of one instance.
-                let own = leases.iter().copied();
-                let own: Vec<_> = own.filter(|it| it.slice.gpu_uuid == gpu.uuid).collect();
-                let now = marks(node, &own, errors);
-                let stood = before.iter().filter(|(id, mark)| now.get(id) == Some(mark));
-                view.standing = stood.map(|(id, _)| *id).collect();
+                view.standing = standing(node, &marked, &gpu.uuid, errors);
                 let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
                 errors.extend(refused.cloned());
                 views.insert(gpu.uuid.clone(), view);
@@ -124,10 +120,16 @@ pub(super) fn views(
     Some(views)
 }
 
-/// The marks of the leased instances that stand. The driver may go on listing an instance that another program has
-/// destroyed, and a new one at the same place may have the same ids and UUID.
-fn marks(node: &Node, leases: &[&Lease], errors: &mut Vec<String>) -> HashMap<SliceId, u32> {
-    let (mut marks, caps) = (HashMap::new(), node.caps());
+/// A leased instance that stands. The driver may go on listing an instance that another program has destroyed, and a
+/// new one at the same place may have the same ids and UUID, but not the mark.
+struct Marked<'a> {
+    lease: &'a Lease,
+    gi_id: u32,
+    mark: u32,
+}
+
+fn marked<'a>(node: &Node, leases: &[&'a Lease], errors: &mut Vec<String>) -> Vec<Marked<'a>> {
+    let (mut found, caps) = (Vec::new(), node.caps());
     let mut gpus = HashMap::new();
     for lease in leases {
         let Some(instance) = lease.slice.instance() else {
@@ -140,12 +142,40 @@ fn marks(node: &Node, leases: &[&Lease], errors: &mut Vec<String>) -> HashMap<Sl
             Err(error) => Err(error.to_string()),
         };
         match claimed {
-            Ok(Claimed::Ours(mark)) => drop(marks.insert(SliceId::of(lease), mark)),
+            Ok(Claimed::Ours(mark)) => {
+                let gi_id = instance.gi_id;
+                found.push(Marked { lease, gi_id, mark });
+            }
             Ok(Claimed::Nothing | Claimed::Hollow(_) | Claimed::Foreign) => {}
             Err(error) => errors.push(error),
         }
     }
-    marks
+    found
+}
+
+/// Those of the instances on a GPU that stand still.
+fn standing(
+    node: &Node,
+    marked: &[Marked<'_>],
+    gpu_uuid: &str,
+    errors: &mut Vec<String>,
+) -> HashSet<SliceId> {
+    let mut standing = HashSet::new();
+    let mut caps = None;
+    for Marked { lease, gi_id, mark } in marked {
+        if lease.slice.gpu_uuid != gpu_uuid {
+            continue;
+        }
+        let gpu = lease.slice.gpu_minor;
+        let caps = caps.get_or_insert_with(|| node.caps().of_gpu(gpu));
+        match caps.as_ref().map(|caps| caps.has_mark(*gi_id, *mark)) {
+            Ok(Ok(true)) => drop(standing.insert(SliceId::of(lease))),
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => errors.push(error.to_string()),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    standing
 }
 
 /// The first reading of the counters of each leased instance.

@@ -261,6 +261,17 @@ impl GpuCaps {
             _ => Claimed::Foreign,
         })
     }
+
+    /// Whether the GPU instance with this id has the mark still: it is the one that had it.
+    ///
+    /// # Errors
+    /// The driver's files cannot be read.
+    pub fn has_mark(&self, gi_id: u32, expected: u32) -> Result<bool, CapsError> {
+        match self.0.below(&format!("gi{gi_id}")) {
+            Err(error) if error.is_not_found() => Ok(false),
+            instance => Ok(mark(&instance?)? == Some(expected)),
+        }
+    }
 }
 
 /// gpufrac's mark in the folder of an instance; None if the folder goes meanwhile.

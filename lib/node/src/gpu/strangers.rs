@@ -7,9 +7,13 @@ use crate::mps::process;
 
 /// The leases of a GPU whose jobs may compute on an instance, or on the GPU itself.
 #[must_use]
-pub fn leases_at(leases: &[Lease], gi_id: Option<u32>) -> Vec<&Lease> {
+pub fn leases_at<'a>(
+    leases: impl IntoIterator<Item = &'a Lease>,
+    gi_id: Option<u32>,
+) -> Vec<&'a Lease> {
     let at = |lease: &Lease| lease.slice.instance().map(|instance| instance.gi_id);
-    leases.iter().filter(|lease| at(lease) == gi_id).collect()
+    let leases = leases.into_iter();
+    leases.filter(|lease| at(lease) == gi_id).collect()
 }
 
 /// Whether a process belongs to none of these leases' jobs, and is neither root's nor an MPS server of one of them.
