@@ -162,9 +162,8 @@ impl Ledger {
         let learnt = self.ends.get(&sign);
         let ended = learnt.map(|(ended, _)| *ended).or(record.ended);
         let text = |text: Option<&String>| text.cloned().unwrap_or_default();
-        let is_reclaimed = ended == Some(Ended::Reclaimed)
-            && record.end < self.period.until
-            && record.end >= self.period.since;
+        // A reclaim is of the period that has the last second.
+        let is_reclaimed = ended == Some(Ended::Reclaimed) && to <= self.period.until;
         let used = record.used.as_ref();
         Some(LedgerSlice {
             job: record.job.0,
@@ -229,5 +228,44 @@ impl Ledger {
             ended: run.ended,
             ..LedgerSlice::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_core::count_name::CountName;
+
+    use super::*;
+    use crate::sacct::Reader;
+
+    const RUN: &str = "7|ann|physics|normal|gpu|CANCELLED|60|2026-11-23T08:00:00|2026-11-23T08:01:00|gres/gpufrac=25|gn01";
+    /// The end of that run; its epilog took two seconds more.
+    const END: u64 = 1_795_420_860;
+    const RECORD: &str = r#"{"version":2,"job":7,"restart_count":0,"user":"ann","uid":1001,"account":null,"partition":"gpu","node":"gn01","pool":"h100","fraction":"0.25","units":25,"profile":"2g.20gb","gpu_uuid":"GPU-1","device":0,"start":1795420800,"end":1795420862,"seconds":62,"ended":"reclaimed","boot":{"id":"b","from":0,"until":62}}"#;
+
+    /// A report at the second of the end has the reclaim, and two periods that meet have it once.
+    #[test]
+    fn a_reclaim_is_counted_in_one_of_two_periods_that_meet() {
+        let Ok(Line::Slice(record)) = Line::parse(RECORD) else {
+            panic!("a record");
+        };
+        for has_run in [true, false] {
+            for meet in END - 3..=END + 5 {
+                let count = |since, until| {
+                    let mut runs = Runs::default();
+                    if has_run {
+                        let run = Reader::new(&CountName::default(), false).run(RUN);
+                        runs.add(run.unwrap().unwrap());
+                    }
+                    let mut ledger = Ledger::new(Period { since, until }, runs);
+                    let (_, held) = ledger.slice(&record);
+                    u32::from(held.is_some_and(|held| held.is_reclaimed))
+                };
+                let (before, after) = (count(0, meet), count(meet, END + 3600));
+                let last = if has_run { END } else { END + 2 };
+                assert_eq!(before, u32::from(last <= meet), "{has_run} {meet}");
+                assert_eq!(before + after, 1, "{has_run} {meet}");
+            }
+        }
     }
 }
