@@ -52,6 +52,10 @@ impl World {
         self.folder.path().join("gpufrac.toml")
     }
 
+    fn slurm_conf(&self) -> PathBuf {
+        self.folder.path().join("slurm.conf")
+    }
+
     fn configure(&self, pools: &str) {
         let root = self.folder.path().display();
         let text = format!(
@@ -68,6 +72,9 @@ impl World {
 
     /// Installs a stand-in for a program of Slurm with this output and exit code.
     fn slurm_says(&self, program: &str, text: &str, status: u8) {
+        // Programs of Slurm are asked only where their file exists. libslurm reads it, stand-ins do not.
+        let settings = "ClusterName=test\nSlurmctldHost=localhost\n";
+        fs::write(self.slurm_conf(), settings).unwrap();
         let path = self.folder.path().join("bin").join(program);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let code = format!("#!/bin/sh\ncat <<'END'\n{text}\nEND\necho bad >&2\nexit {status}\n");
@@ -114,7 +121,7 @@ impl World {
             .env("GPUFRAC_CONFIG", self.config())
             .env("SLURMD_NODENAME", "gpufrac-test02")
             // The test must not use this machine's Slurm.
-            .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
+            .env("SLURM_CONF", self.slurm_conf())
             .env_remove("NVML_SIM_ROOT")
             .env("PATH", self.path());
         command
@@ -576,6 +583,8 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
         world.run(&["clean", "--yes"]).out,
         "each MIG instance of the pools on node gpufrac-test02 has a lease\n"
     );
+    // Of a host without Slurm.
+    fs::remove_file(world.slurm_conf()).unwrap();
     assert_eq!(world.run(&["check"]).code, Some(0));
 }
 
@@ -657,6 +666,8 @@ fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
         fs::read_to_string(kept.next().unwrap().unwrap().path()).unwrap(),
         "half of a lease"
     );
+    // Of a host without Slurm.
+    fs::remove_file(world.slurm_conf()).unwrap();
     assert_eq!(world.run(&["check"]).code, Some(0));
     for name in ["12", "../12", "x"] {
         let said = world.run(&["lease", "drop", name, "--yes"]);

@@ -32,6 +32,13 @@ pub enum AskError {
     /// Cure: Check the load of slurmctld's host; run the command again.
     #[error("{0} did not answer within {limit} s", limit = LIMIT.as_secs())]
     Silent(&'static str),
+    /// `SLURM_CONF` names no file, for which programs of Slurm wait up to a minute; so none was started.
+    /// Cure: Correct `SLURM_CONF`, or remove it from the environment.
+    #[error("{program} cannot be asked: $SLURM_CONF names `{}`, which is not there", file.display())]
+    NoFile {
+        program: &'static str,
+        file: PathBuf,
+    },
 }
 
 /// A program in the prefix of the Slurm that this build is for, because `PATH` may not contain this prefix.
@@ -49,7 +56,7 @@ pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, As
 
 /// The file that `$SLURM_CONF` names, if it does not exist: each program of Slurm waits a minute for it, with
 /// `--version` too (`s_p_parse_file` of parse_config.c).
-pub(super) fn awaited_file() -> Option<PathBuf> {
+fn awaited_file() -> Option<PathBuf> {
     let file = PathBuf::from(std::env::var_os("SLURM_CONF")?);
     (!file.exists()).then_some(file)
 }
@@ -57,9 +64,6 @@ pub(super) fn awaited_file() -> Option<PathBuf> {
 /// The release of the Slurm on this host, which need not run; None without one or without its files.
 #[must_use]
 pub fn installed_release() -> Option<SlurmRelease> {
-    if awaited_file().is_some() {
-        return None;
-    }
     let said = ask_slurm("scontrol", &["--version"]).ok()?;
     said.split_whitespace().last()?.parse().ok()
 }
@@ -82,6 +86,10 @@ pub fn slurm_says(
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> Result<Ended, AskError> {
+    let is_named = environment.iter().any(|(name, _)| *name == "SLURM_CONF");
+    if let Some(file) = awaited_file().filter(|_| !is_named) {
+        return Err(AskError::NoFile { program, file });
+    }
     match first(&places(program), |path| ask(path, arguments, environment)) {
         Ok(Some(Outcome::Ended(ended))) if ended.status.success() => Ok(ended),
         Ok(Some(Outcome::Ended(ended))) => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_host::subprocess::Outcome;
 
-use super::ask::{AskError, ask, ask_slurm, awaited_file, joined, of_prefix};
+use super::ask::{AskError, ask, ask_slurm, joined, of_prefix};
 use super::scripts::{glob, scripts};
 use super::{HostGpu, HostGpus, Settings};
 use gpufrac_slurm_conf::Files;
@@ -47,33 +47,24 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     let mut settings = Settings::default();
     let here = sources.here.as_ref().filter(|_| sources.this_node_alone);
     settings.only = here.map(|here| here.node.to_owned());
-    match (&sources.slurm_conf, awaited_file()) {
-        (Some(_), _) => {}
-        (None, Some(path)) => {
-            let path = path.display();
-            settings.unknown.push(format!(
-                "$SLURM_CONF names `{path}`, which is not there: the running Slurm is not judged"
-            ));
-        }
-        (None, None) => {
-            let only = settings.only.as_deref();
-            // Both run programs that wait for slurmctld, so they run in parallel.
-            let (running, pools) = std::thread::scope(|scope| {
-                let asked = sources.config.as_ref();
-                let asked = asked.map(|_| scope.spawn(super::pools::ask));
-                let running = running(only);
-                (running, asked.and_then(|it| it.join().ok().flatten()))
-            });
-            settings.pools = pools;
-            match running {
-                Ok(running) => settings.running = Some(running),
-                Err(error @ (AskError::Refused(..) | AskError::Silent(_))) => {
-                    settings.no_answer = Some(error.to_string());
-                }
-                Err(error) => {
-                    let why = format!("{error}: the running Slurm is not judged");
-                    settings.unknown.push(why);
-                }
+    if sources.slurm_conf.is_none() {
+        let only = settings.only.as_deref();
+        // Both run programs that wait for slurmctld, so they run in parallel.
+        let (running, pools) = std::thread::scope(|scope| {
+            let asked = sources.config.as_ref();
+            let asked = asked.map(|_| scope.spawn(super::pools::ask));
+            let running = running(only);
+            (running, asked.and_then(|it| it.join().ok().flatten()))
+        });
+        settings.pools = pools;
+        match running {
+            Ok(running) => settings.running = Some(running),
+            Err(error @ (AskError::Refused(..) | AskError::Silent(_))) => {
+                settings.no_answer = Some(error.to_string());
+            }
+            Err(error) => {
+                let why = format!("{error}: the running Slurm is not judged");
+                settings.unknown.push(why);
             }
         }
     }
