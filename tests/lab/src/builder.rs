@@ -28,7 +28,6 @@ pub struct LabBuilder {
     pub(crate) build_folder: Option<PathBuf>,
     /// The folder of the files built against Slurm's headers.
     pub(crate) series_folder: Option<PathBuf>,
-    pub(crate) run_on_tmpfs: bool,
     pub(crate) plugin_folder: Option<PathBuf>,
     /// Further paths in gpufrac.toml.
     pub(crate) paths: Vec<(&'static str, PathBuf)>,
@@ -69,7 +68,6 @@ impl Default for LabBuilder {
             folder: None,
             build_folder: None,
             series_folder: None,
-            run_on_tmpfs: false,
             plugin_folder: None,
             paths: Vec::new(),
             mps_standin: false,
@@ -277,13 +275,6 @@ impl LabBuilder {
     #[must_use]
     pub fn series_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.series_folder = Some(path.into());
-        self
-    }
-
-    /// Whether leases are on a tmpfs, as `/run` is on a real node, so that a disk does not affect measurements.
-    #[must_use]
-    pub fn run_on_tmpfs(mut self, on: bool) -> Self {
-        self.run_on_tmpfs = on;
         self
     }
 

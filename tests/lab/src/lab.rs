@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::signal::Signal;
 
@@ -154,21 +155,17 @@ impl Lab {
         self.save()
     }
 
-    /// Mounts a tmpfs until the lab's end.
+    /// Mounts a tmpfs until the lab's end, where root may mount; in some containers root may not.
     pub(crate) fn mount_tmpfs(&mut self, path: PathBuf) -> Result<(), LabError> {
         fs::create_dir_all(&path).map_err(LabError::file("creating", &path))?;
         // The record is written first, because an absent mount can be recognised later.
         self.record.mounts.push(path.clone());
         self.save()?;
-        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(
-            Some("tmpfs"),
-            &path,
-            Some("tmpfs"),
-            flags,
-            Some("mode=0755"),
-        )
-        .map_err(|error| LabError::file("mounting a tmpfs on", &path)(error.into()))
+        let kind = Some("tmpfs");
+        match mount(kind, &path, kind, MsFlags::MS_NOSUID, Some("mode=0755")) {
+            Ok(()) | Err(Errno::EPERM) => Ok(()),
+            Err(error) => Err(LabError::file("mounting a tmpfs on", &path)(error.into())),
+        }
     }
 
     fn save(&self) -> Result<(), LabError> {

@@ -8,9 +8,9 @@ const STRETCH: u32 = 5;
 
 /// The longest pause between two probes. A probe starts a command of Slurm, so slow conditions are not checked fifty
 /// times a second.
-const LONGEST_STEP: Duration = Duration::from_millis(250);
+const LONGEST_STEP: Duration = Duration::from_millis(500);
 /// The longest pause as a part of the time waited so far.
-const STEP_PART: u32 = 20;
+const STEP_PART: u32 = 8;
 
 /// The time budget of a wait.
 #[derive(Debug, Clone, Copy)]

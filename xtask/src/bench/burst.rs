@@ -216,7 +216,6 @@ fn cluster(
         .quiet()
         .gpus("H100-80", arguments.burst_gpus)
         .pools(&pools.replace("@REUSE@", reuse))
-        .run_on_tmpfs(true)
         .build_folder(build)
         .reaper(REAPER)
         .start()?;

@@ -47,7 +47,6 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .gpu_list(&["L40S-48"])
         .pools(POOL)
         .mps_control(&control)
-        .run_on_tmpfs(true)
         .build_folder(build)
         .start()?;
     let plain = Plain {

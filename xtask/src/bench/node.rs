@@ -21,7 +21,6 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .quiet()
         .nodes(1)
         .gpus("H100-80", 1)
-        .run_on_tmpfs(true)
         .build_folder(build);
     if let Ok(program) = &nvidia_smi {
         builder = builder.driver(&version_of(program)?);

@@ -56,7 +56,6 @@ fn footprint(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Res
         .gpus("H100-80", 8)
         .pools(POOLS)
         .reaper(&settings(INTERVAL))
-        .run_on_tmpfs(true)
         .build_folder(build)
         .start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
@@ -103,7 +102,6 @@ fn teardown(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Resu
         let mut builder = Lab::builder()
             .quiet()
             .gpus("H100-80", 1)
-            .run_on_tmpfs(true)
             .build_folder(build);
         if watched {
             // Half of this window is over at once, so every slice is observed without gaps.

@@ -41,7 +41,6 @@ fn of_node(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
         .nodes(1)
         .gpus("H100-80", 8)
         .pools(&POOL.replace("NODES", "@NODES@"))
-        .run_on_tmpfs(true)
         .build_folder(build)
         .start()?;
     let (node, user) = (&lab.nodes()[0], &lab.users()[0]);

@@ -42,7 +42,6 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .gpu_list(&["H100-80:mig", "H100-80"])
         .partition("mps", "")
         .pools(POOLS)
-        .run_on_tmpfs(true)
         .build_folder(build)
         .start()?;
     let node = Node {

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn victim() -> Result<(), LabError> {
     match std::env::var(VICTIM).as_deref() {
         Ok("job") => {
-            let lab = Lab::builder().run_on_tmpfs(true).start()?;
+            let lab = Lab::builder().start()?;
             let gres = ["--gres=gpufrac:0.25", "--wrap=sleep 1000"];
             let job = lab.sbatch(&lab.users()[0], &gres)?;
             lab.wait_for_state(job, &["RUNNING"])?;

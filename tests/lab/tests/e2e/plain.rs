@@ -100,7 +100,6 @@ fn a_start_that_fails_leaves_nothing_and_says_why() {
     let before = Instant::now();
     let failed = Lab::builder()
         .accounting()
-        .run_on_tmpfs(true)
         .slurm_conf_extra("NoSuchOption=1")
         .folder(&root)
         .start();

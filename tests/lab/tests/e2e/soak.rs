@@ -15,6 +15,9 @@ use crate::bare::BARE_HALVES;
 use crate::since;
 use crate::uniform::QUARTERS;
 
+/// A look starts two commands of Slurm, and what it looks for lasts.
+pub const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -377,7 +380,7 @@ fn run_jobs(lab: &Lab, count: u64, fractions: &[&str], killed: bool) -> Result<(
                 assert_eq!(contradictions, Vec::<String>::new(), "seed {seed}");
                 looks += 1;
                 most = most.max(look.instances.len());
-                std::thread::sleep(Duration::from_millis(40));
+                std::thread::sleep(BETWEEN_LOOKS);
             }
             Ok::<_, LabError>((looks, most))
         });

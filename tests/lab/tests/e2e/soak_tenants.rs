@@ -16,7 +16,7 @@ use gpufrac_lab::{ComputeMode, Instance, JobId, Lab, LabError, MpsProcess};
 use crate::shared_devices::{control, daemons};
 use test_seed::Dice;
 
-use crate::soak::{leases, number, queue};
+use crate::soak::{BETWEEN_LOOKS, leases, number, queue};
 
 /// Shared daemons and instances on the first node, private daemons on the second.
 const POOLS: &str = r#"
@@ -196,7 +196,7 @@ fn soak_of_random_tenants() -> Result<(), LabError> {
                     most = most.max(look.held().count());
                     looks += 1;
                 }
-                std::thread::sleep(Duration::from_millis(40));
+                std::thread::sleep(BETWEEN_LOOKS);
             }
             Ok::<_, LabError>((looks, most))
         });
