@@ -368,6 +368,25 @@ fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones(
     assert!(report.get("waiting").is_none(), "that is for --cluster");
 }
 
+/// Each program of Slurm waits up to a minute for a file that `SLURM_CONF` names.
+#[test]
+fn no_program_of_slurm_is_started_where_its_file_is_not_there() {
+    let world = World::new(&fresh(2));
+    world.slurm();
+    world.slurm_says("scontrol", "", "", 0);
+    fs::remove_file(world.folder.path().join("slurm.conf")).unwrap();
+    let said = world.run(0, &["status", "--cluster"]);
+    let err = String::from_utf8_lossy(&said.stderr);
+    assert!(
+        err.contains("sinfo cannot be asked: $SLURM_CONF names `"),
+        "{err}"
+    );
+    for args in [&["check", "--slurm"][..], &["check"], &["conf"]] {
+        world.run(0, args);
+    }
+    assert_eq!(fs::read_to_string(world.calls_file()).unwrap(), "");
+}
+
 /// Promise (admins): a call of `gpufrac status` asks Slurm no more often than docs/user/status.md says.
 /// With `many_partitions_share_the_questions`, `of_many_partitions_those_with_the_largest_free_sizes_are_asked_about`.
 // Many users repeat the command: each question is work for slurmctld.

@@ -56,7 +56,7 @@ pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, As
 
 /// The file that `$SLURM_CONF` names, if it does not exist: each program of Slurm waits a minute for it, with
 /// `--version` too (`s_p_parse_file` of parse_config.c).
-fn awaited_file() -> Option<PathBuf> {
+pub(super) fn awaited_file() -> Option<PathBuf> {
     let file = PathBuf::from(std::env::var_os("SLURM_CONF")?);
     (!file.exists()).then_some(file)
 }

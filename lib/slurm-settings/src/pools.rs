@@ -10,7 +10,7 @@ use gpufrac_host::subprocess::{self, Outcome};
 use slurm_sys::release::BUILD;
 
 use super::Settings;
-use super::ask::{LIMIT, first, places};
+use super::ask::{LIMIT, awaited_file, first, places};
 use super::rules::of_slurmctld;
 
 /// Environment variables that would make sbatch ask another cluster.
@@ -43,6 +43,9 @@ impl PluginPools {
 /// Asks slurmctld by sbatch; job_submit refuses the request with the answer, so that no job is submitted. None if
 /// sbatch is not installed, or if gpufrac's plugin is not there to answer.
 pub(super) fn ask() -> Option<PluginPools> {
+    if awaited_file().is_some() {
+        return None;
+    }
     let gres = format!("--gres={QUESTION}");
     let outcome = first(&places("sbatch"), |program| {
         let mut command = Command::new(program);
