@@ -9,6 +9,9 @@ use super::case::{Case, Load, Outcome};
 /// The number of threads for tests that wait, for each core.
 const WAITING_PER_CORE: usize = 6;
 
+/// Of those the number that help with tests that compute when no other is left: these wait for a part of their time.
+const HELPING_PER_CORE: usize = 2;
+
 /// The kinds of cases that a thread takes: the next only where none of those before is left.
 type Kinds = &'static [Load];
 
@@ -27,8 +30,8 @@ pub(crate) struct Pool {
 pub(crate) fn threads() -> Vec<Kinds> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut threads = vec![COMPUTES; cores];
-    threads.extend(vec![WAITS_FIRST; cores]);
-    threads.extend(vec![WAITS; cores * (WAITING_PER_CORE - 1)]);
+    threads.extend(vec![WAITS_FIRST; cores * HELPING_PER_CORE]);
+    threads.extend(vec![WAITS; cores * (WAITING_PER_CORE - HELPING_PER_CORE)]);
     threads
 }
 
