@@ -153,7 +153,7 @@ fn marked<'a>(node: &Node, leases: &[&'a Lease], errors: &mut Vec<String>) -> Ve
     found
 }
 
-/// Those of the instances on a GPU that stand still.
+/// Those of the instances on a GPU that still stand.
 fn standing(
     node: &Node,
     marked: &[Marked<'_>],

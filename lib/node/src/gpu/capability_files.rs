@@ -262,7 +262,7 @@ impl GpuCaps {
         })
     }
 
-    /// Whether the GPU instance with this id has the mark still: it is the one that had it.
+    /// Whether the GPU instance with this id has this mark: then it is the one that was claimed with it.
     ///
     /// # Errors
     /// The driver's files cannot be read.
