@@ -124,7 +124,7 @@ pub(super) fn views(
 /// new one at the same place may have the same ids and UUID, but not the mark.
 struct Marked<'a> {
     lease: &'a Lease,
-    gi_id: u32,
+    instance: &'a Instance,
     mark: u32,
 }
 
@@ -142,10 +142,11 @@ fn marked<'a>(node: &Node, leases: &[&'a Lease], errors: &mut Vec<String>) -> Ve
             Err(error) => Err(error.to_string()),
         };
         match claimed {
-            Ok(Claimed::Ours(mark)) => {
-                let gi_id = instance.gi_id;
-                found.push(Marked { lease, gi_id, mark });
-            }
+            Ok(Claimed::Ours(mark)) => found.push(Marked {
+                lease,
+                instance,
+                mark,
+            }),
             Ok(Claimed::Nothing | Claimed::Hollow(_) | Claimed::Foreign) => {}
             Err(error) => errors.push(error),
         }
@@ -162,14 +163,15 @@ fn standing(
 ) -> HashSet<SliceId> {
     let mut standing = HashSet::new();
     let mut caps = None;
-    for Marked { lease, gi_id, mark } in marked {
-        if lease.slice.gpu_uuid != gpu_uuid {
-            continue;
-        }
-        let gpu = lease.slice.gpu_minor;
+    let on_gpu = |it: &&Marked<'_>| it.lease.slice.gpu_uuid == gpu_uuid;
+    for it in marked.iter().filter(on_gpu) {
+        let gpu = it.lease.slice.gpu_minor;
         let caps = caps.get_or_insert_with(|| node.caps().of_gpu(gpu));
-        match caps.as_ref().map(|caps| caps.has_mark(*gi_id, *mark)) {
-            Ok(Ok(true)) => drop(standing.insert(SliceId::of(lease))),
+        match caps
+            .as_ref()
+            .map(|caps| caps.has_mark(it.instance, it.mark))
+        {
+            Ok(Ok(true)) => drop(standing.insert(SliceId::of(it.lease))),
             Ok(Ok(false)) => {}
             Ok(Err(error)) => errors.push(error.to_string()),
             Err(error) => errors.push(error.to_string()),

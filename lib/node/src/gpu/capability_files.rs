@@ -262,12 +262,13 @@ impl GpuCaps {
         })
     }
 
-    /// Whether the GPU instance with this id has this mark: then it is the one that was claimed with it.
+    /// Whether the GPU instance with this id has this mark: then it is the one that was claimed with it. Reads one
+    /// file; [`GpuCaps::claimed`] also looks for compute instances.
     ///
     /// # Errors
     /// The driver's files cannot be read.
-    pub fn has_mark(&self, gi_id: u32, expected: u32) -> Result<bool, CapsError> {
-        match self.0.below(&format!("gi{gi_id}")) {
+    pub fn has_mark(&self, instance: &Instance, expected: u32) -> Result<bool, CapsError> {
+        match self.0.below(&format!("gi{}", instance.gi_id)) {
             Err(error) if error.is_not_found() => Ok(false),
             instance => Ok(mark(&instance?)? == Some(expected)),
         }
