@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::root;
-use crate::series::Several;
 use crate::suite::{self, Wanted};
+use lab_tasks::series::Several;
+use xtask_front::cargo::root;
 
 /// The module of the attacks in the end-to-end tests.
 const TESTS: &str = "lab::e2e attack::";

@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::cargo::{build as build_debug, build_release, root, run as run_command};
-use crate::series::{One, Series};
-use crate::setup;
+use lab_tasks::series::{One, Series};
 use table::Table;
+use xtask_front::cargo::{build as build_debug, build_release, root, run as run_command};
+use xtask_front::setup;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {

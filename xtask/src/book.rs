@@ -10,7 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{root, run, tool};
+use crate::cargo::tool;
+use xtask_front::cargo::{root, run};
 
 /// The version of mdbook for which docs/book.toml was written.
 const VERSION: &str = "0.5.4";

@@ -1,36 +1,12 @@
-//! Runs cargo and other programs in the repository.
+//! Runs what cargo installs and tests, and prints the time of stages.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map_or_else(PathBuf::new, Path::to_path_buf)
-}
-
-/// A cargo command in the root.
-pub(crate) fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(root());
-    command
-}
-
-/// Runs a command; a failure is an error.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let line = line(command);
-    let status = command
-        .status()
-        .with_context(|| format!("starting `{line}` failed"))?;
-    if !status.success() {
-        bail!("`{line}` failed ({status})");
-    }
-    Ok(())
-}
+use anyhow::{Context, Result};
+use xtask_front::cargo::{cargo, line, root, run};
 
 /// The path of a crate's program of this version in target/tools; installs it if it is missing.
 pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
@@ -47,52 +23,6 @@ pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBu
         run(cargo(&install).arg(tools).args(options))?;
     }
     Ok(program)
-}
-
-/// gpufrac's plugins and programs, which are built for one Slurm.
-pub(crate) const PACKAGES: [&str; 7] = [
-    "job_submit_gpufrac",
-    "cli_filter_gpufrac",
-    "spank_gpufrac",
-    "gpufrac-prolog",
-    "gpufrac-epilog",
-    "gpufrac-reaper",
-    "gpufrac",
-];
-
-/// What a lab runs besides gpufrac's plugins and programs: the simulator, a client of Slurm, and its own parts.
-const OF_LABS: [&str; 5] = [
-    "slurm-sys",
-    "gpusim",
-    "nvml-sim",
-    "cgroup-view",
-    "gpufrac-lab",
-];
-
-/// Builds all libraries, plugins, programs and examples with the profile of tests.
-pub(crate) fn build() -> Result<()> {
-    build_with(&["--workspace"])
-}
-
-/// Builds what a lab runs, with the profile of tests. xtask is built already, and is named so that Cargo takes the
-/// features with which its crates were compiled.
-pub(crate) fn build_for_labs() -> Result<()> {
-    build_with(&[of_labs(), vec!["-p", "xtask"]].concat())
-}
-
-/// As [`build_for_labs`], with the optimisations of a release.
-pub(crate) fn build_release() -> Result<()> {
-    build_with(&[of_labs(), vec!["--release"]].concat())
-}
-
-fn of_labs() -> Vec<&'static str> {
-    let packages = PACKAGES.into_iter().chain(OF_LABS);
-    packages.flat_map(|name| ["-p", name]).collect()
-}
-
-fn build_with(options: &[&str]) -> Result<()> {
-    let kinds = ["--lib", "--bins", "--examples", "--quiet"];
-    run(cargo(&["build"]).args(options).args(kinds))
 }
 
 /// The number of tests of a run, by outcome.
@@ -161,23 +91,6 @@ fn result_line(line: &str) -> Option<Counts> {
         // Doc tests that are only compiled are not counted.
         skipped: 0,
     })
-}
-
-/// The words of a command, for messages.
-pub(crate) fn line(command: &Command) -> String {
-    let mut words = vec![
-        Path::new(command.get_program())
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
-    ];
-    words.extend(
-        command
-            .get_args()
-            .map(|arg| arg.to_string_lossy().into_owned()),
-    );
-    words.join(" ")
 }
 
 /// Runs a stage and prints its time.

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::series::{Series, Several};
 use crate::suite;
+use lab_tasks::series::{Series, Several};
 
 /// Requests between two progress messages.
 const TOLD: u64 = 200_000;

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::Release;
 
-use crate::cargo::{PACKAGES, cargo, root, run as run_command};
 use crate::version;
+use xtask_front::cargo::{PACKAGES, cargo, root, run as run_command};
 
 #[derive(clap::Args)]
 pub(crate) struct DistArguments {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{cargo, root, run};
+use xtask_front::cargo::{cargo, root, run};
 
 /// The instrumentation that libFuzzer needs, with the checks of a test build.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::root;
+use xtask_front::cargo::root;
 
 /// git calls the hook with the file of the message.
 const HOOK: &str = r#"#!/bin/sh

@@ -6,29 +6,26 @@ mod attack;
 mod bench;
 mod book;
 mod cargo;
-mod demo;
 mod deny;
 mod differ;
 mod dist;
 mod fuzz;
 mod hook;
-mod lab;
-mod map;
 mod mistakes;
 mod package;
 mod page;
 mod pages;
-mod picture;
 mod release;
-mod series;
-mod setup;
 mod suite;
 mod version;
 mod words;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use xtask_front::setup;
 
 #[derive(Parser)]
 #[command(
@@ -54,10 +51,11 @@ enum Task {
     /// Everything that a change must pass: format, clippy, all tests, on real Slurm too, documentation
     Test(suite::Wanted),
     /// A cluster to play with
-    #[command(subcommand)]
-    Lab(lab::LabTask),
+    #[command(disable_help_flag = true)]
+    Lab(Rest),
     /// Shows a fraction's life on a real cluster, from sbatch to the MIG slice and back
-    Demo(demo::DemoArguments),
+    #[command(disable_help_flag = true)]
+    Demo(Rest),
     /// What a hostile user tries, on real Slurm: a table of what was reached, drained and lost
     Attack(attack::AttackArguments),
     /// What an admin gets wrong once, on real Slurm: a table of what `gpufrac check` said and what users saw
@@ -82,15 +80,36 @@ enum Task {
     Pages,
 }
 
+/// The arguments of a task in another program.
+#[derive(clap::Args)]
+struct Rest {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+fn install(with_hook: bool) -> Result<()> {
+    setup::run(setup::ALL)?;
+    println!(
+        "all packages are installed: {}",
+        setup::ALL.concat().join(" ")
+    );
+    if with_hook { hook::install() } else { Ok(()) }
+}
+
+/// Becomes the program of this task.
+fn of_labs(task: &str, rest: Rest) -> Result<()> {
+    let arguments = [vec![task.into()], rest.words].concat();
+    let Err(error) = xtask_front::start(&arguments);
+    Err(error)
+}
+
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
-        Task::Setup { hook } => {
-            setup::run(setup::ALL).and_then(|()| if hook { hook::install() } else { Ok(()) })
-        }
+        Task::Setup { hook } => install(hook),
         Task::Check => suite::check(),
         Task::Test(wanted) => suite::test(&wanted),
-        Task::Lab(task) => lab::run(&task),
-        Task::Demo(arguments) => demo::run(arguments),
+        Task::Lab(words) => of_labs("lab", words),
+        Task::Demo(words) => of_labs("demo", words),
         Task::Attack(arguments) => attack::run(&arguments),
         Task::Mistakes(arguments) => mistakes::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),

@@ -21,11 +21,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{root, stage};
-use crate::series::Several;
+use crate::cargo::stage;
 use crate::version;
 use build::Processor;
+use lab_tasks::series::Several;
 use write::{debs, rpms};
+use xtask_front::cargo::root;
 
 #[derive(clap::Args)]
 pub(crate) struct PackageArguments {

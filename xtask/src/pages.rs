@@ -14,8 +14,8 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::root;
 use crate::words::texts;
+use xtask_front::cargo::root;
 
 pub(crate) fn write() -> Result<()> {
     for page in stale()? {

@@ -6,9 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{root, run as run_command, stage};
+use crate::cargo::stage;
 use crate::page::{self, Step};
 use crate::version;
+use xtask_front::cargo::{root, run as run_command};
 
 /// The page, relative to the root.
 const PAGE: &str = "docs/design/publish.md";

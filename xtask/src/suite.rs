@@ -27,11 +27,12 @@ use self::pool::Pool;
 use self::programs::Program;
 use self::report::Report;
 use self::table::{On, Row, Table};
-use crate::cargo::{Counts, build, cargo, root, run, stage, tests};
+use crate::cargo::{Counts, stage, tests};
 use crate::pages;
-use crate::series::{self, Series, Several};
-use crate::setup;
 use crate::words;
+use lab_tasks::series::{self, Series, Several};
+use xtask_front::cargo::{build, cargo, root, run};
+use xtask_front::setup;
 
 /// The program of the end-to-end tests.
 const END_TO_END: &str = "lab::e2e";

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::cargo::root;
+use xtask_front::cargo::root;
 
 /// The version in Cargo.toml.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::cargo::root;
+use xtask_front::cargo::root;
 
 /// The path of the list, relative to the root.
 const LIST: &str = "xtask/words.toml";

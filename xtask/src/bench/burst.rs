@@ -16,7 +16,7 @@ use super::meter::Meter;
 use super::plain::{self, Plain, PlainLab};
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, compile, percentile};
-use crate::series::Series;
+use lab_tasks::series::Series;
 
 /// Instances of the smallest profile on each GPU.
 const PLACES: u32 = 7;

@@ -14,7 +14,7 @@ use super::node::{JOB, run};
 use super::plain::{self, Plain};
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, time};
-use crate::cargo::root;
+use xtask_front::cargo::root;
 
 const POOL: &str = "\
 [pool.shared]

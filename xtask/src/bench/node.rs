@@ -9,7 +9,7 @@ use gpufrac_lab::Lab;
 
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, compile};
-use crate::cargo::root;
+use xtask_front::cargo::root;
 
 /// A job id that the lab's Slurm does not use.
 pub(super) const JOB: &str = "4000000";

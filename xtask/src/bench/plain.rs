@@ -8,7 +8,7 @@ use anyhow::Result;
 use gpufrac_lab::Lab;
 
 use super::node::run;
-use crate::series::Series;
+use lab_tasks::series::Series;
 
 /// The settings of the cluster.
 pub(super) struct Plain<'a> {

@@ -23,7 +23,7 @@ use gpufrac_plan::{proposal, read};
 
 use super::BenchArguments;
 use super::table::Table;
-use crate::series::Series;
+use lab_tasks::series::Series;
 
 const NODES: u32 = 8;
 const GPUS: u32 = 8;

@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::site::{HOSTS, Site};
-use crate::cargo::root;
 use crate::page::Place;
+use xtask_front::cargo::root;
 
 /// The release of Ansible for which the role was written.
 const ANSIBLE: &str = "ansible-core==2.19.*";
@@ -240,7 +240,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cargo::run;
+    use xtask_front::cargo::run;
 
     /// Checks that Ansible can read the playbook and the role.
     fn syntax(contrib: &Path) -> Result<()> {

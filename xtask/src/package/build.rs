@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use gpufrac_lab::Release;
 
 use super::elf::LIBC;
-use crate::cargo::{PACKAGES, root, run};
 use crate::version;
+use xtask_front::cargo::{PACKAGES, root, run};
 
 /// The linker and its caller, from PyPI.
 const TOOLS: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];

@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 
 use super::build::{Build, Processor};
 use super::elf;
-use crate::cargo::root;
 use crate::dist::{PLUGINS, PROGRAMS as BUILT_PROGRAMS, files_below};
+use xtask_front::cargo::root;
 
 /// The folder of a series' plugins and programs.
 pub(super) const PROGRAMS: &str = "/usr/lib/gpufrac";

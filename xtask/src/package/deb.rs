@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::build::Processor;
 use super::contents::{Need, Package, What, after};
-use crate::cargo::run;
+use xtask_front::cargo::run;
 
 /// Slurm's packages with its plugins: Debian's, and SchedMD's.
 const SLURM: [&str; 2] = ["slurm-wlm-basic-plugins", "slurm-smd"];

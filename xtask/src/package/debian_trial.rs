@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::deb;
 use super::stand_ins::{SLURM_CONF, Said, fill, packages, said, take_calls};
-use crate::cargo::run;
+use xtask_front::cargo::run;
 
 const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/slurm";
 const FIRST: &str = "0.1.0~dev1";
@@ -217,7 +217,7 @@ fn a_build_host_packs_the_same_deb() {
         let from = built.join(format!("lib{name}_gpufrac.so"));
         fs::rename(from, built.join(format!("{name}_gpufrac.so"))).unwrap();
     }
-    let program = crate::cargo::root().join("packaging/package-plugins");
+    let program = xtask_front::cargo::root().join("packaging/package-plugins");
     let output = work.join("built");
     run(Command::new("sh")
         .arg(program)
@@ -271,7 +271,7 @@ fn a_build_host_without_munge_is_told_before_the_build() {
     for name in ["id", "sed"] {
         put(name, &format!("exec /usr/bin/{name} \"$@\""));
     }
-    let program = crate::cargo::root().join("packaging/gpufrac-build-plugins");
+    let program = xtask_front::cargo::root().join("packaging/gpufrac-build-plugins");
     let said = || {
         said(
             Command::new("/bin/sh")

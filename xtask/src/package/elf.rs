@@ -107,7 +107,7 @@ pub(super) mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::cargo::run;
+    use xtask_front::cargo::run;
 
     /// Compiles a library from C.
     pub(in crate::package) fn library(text: &str, at: &Path) {

@@ -217,7 +217,7 @@ fn the_module_for_selinux_compiles() {
         tree: test_seed::needed(programs()),
         work: tempfile::tempdir().unwrap(),
     };
-    let source = crate::cargo::root().join("etc/selinux/gpufrac_containers.te");
+    let source = xtask_front::cargo::root().join("etc/selinux/gpufrac_containers.te");
     fs::copy(source, host.work.path().join("gpufrac_containers.te")).unwrap();
     let [from, to] = ["te", "mod"].map(|end| format!("/work/gpufrac_containers.{end}"));
     host.good(&["checkmodule", "-M", "-m", "-o", &to, &from]);
@@ -347,7 +347,7 @@ fn a_build_host_packs_the_same_rpm() {
         let from = work.join(format!("24.11/lib{name}_gpufrac.so"));
         fs::rename(from, work.join(format!("24.11/{name}_gpufrac.so"))).unwrap();
     }
-    let packaging = crate::cargo::root().join("packaging");
+    let packaging = xtask_front::cargo::root().join("packaging");
     for name in ["package-plugins", "plugins.removing"] {
         fs::copy(packaging.join(name), work.join(name)).unwrap();
     }

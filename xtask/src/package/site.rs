@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::cargo::root;
 use crate::page::Place;
+use xtask_front::cargo::root;
 
 /// The script that starts a host, the stand-in for systemctl, and the script that sets up the cluster.
 const HOST: &str = include_str!("host.sh");

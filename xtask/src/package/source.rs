@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
-use crate::cargo::{root, run};
+use xtask_front::cargo::{root, run};
 
 /// The first part of the packages' folders.
 const FOLDERS: [&str; 6] = ["lib/", "slurm-plugin/", "prolog", "epilog", "reaper", "cli"];

@@ -12,8 +12,8 @@ use gpufrac_lab::Release as Slurm;
 use super::build::{Build, Processor};
 use super::contents::{self, Package, What};
 use super::elf;
-use crate::cargo::root;
 use crate::dist::{PLUGINS, PROGRAMS};
+use xtask_front::cargo::root;
 
 /// A build for a series of Slurm in a folder.
 pub(super) fn fake(folder: &Path, series: &str) -> Build {

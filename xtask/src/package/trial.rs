@@ -11,11 +11,12 @@ use super::ansible;
 use super::build::Build;
 use super::site::{HOSTS, Site};
 use super::write::debs;
-use crate::cargo::{cargo, root, run as run_command, stage};
+use crate::cargo::stage;
 use crate::dist::{PLUGINS, PROGRAMS};
 use crate::page::{self, Place, Step};
-use crate::series::Series;
-use crate::setup;
+use lab_tasks::series::Series;
+use xtask_front::cargo::{cargo, root, run as run_command};
+use xtask_front::setup;
 
 /// The pages, in the order in which an admin needs them.
 const PAGES: [&str; 5] = [
@@ -288,7 +289,7 @@ fn table(rows: &[(String, Vec<Outcome>)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series::Several;
+    use lab_tasks::series::Several;
 
     #[test]
     fn the_pages_have_commands_and_name_known_hosts() {

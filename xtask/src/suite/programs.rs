@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::cargo::{cargo, line};
+use xtask_front::cargo::{cargo, line};
 
 /// A test program and its tests.
 #[derive(Debug)]

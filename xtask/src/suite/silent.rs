@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::cargo::root;
 use crate::words;
+use xtask_front::cargo::root;
 
 /// The lines of a file at which a test returns before it has compared anything: the branch has no other statement. A
 /// property may return for a case that it does not cover, and a test `child` is the child process of other tests.

@@ -5,23 +5,23 @@ use std::process::Command;
 
 use gpufrac_lab::{LabError, Slurm};
 
-/// The program `xtask`, beside the folder of the test programs.
-fn xtask() -> PathBuf {
+/// The demo's program, beside the folder of the test programs.
+fn program() -> PathBuf {
     let own = std::env::current_exe().expect("the path of this program");
     let folder = own.ancestors().nth(2).expect("target/debug");
-    folder.join("xtask")
+    folder.join("lab-tasks")
 }
 
 #[test]
 fn the_demo_shows_four_gpus_that_pieces_had() -> Result<(), LabError> {
     let slurm = Slurm::of_environment()?;
-    let mut demo = Command::new(xtask());
+    let mut demo = Command::new(program());
     demo.args(["demo", "--built"]);
     match slurm.prefix() {
         Some(prefix) => demo.arg("--slurm-prefix").arg(prefix),
         None => demo.args(["--slurm", &slurm.series()]),
     };
-    let ran = demo.output().expect("cargo built xtask");
+    let ran = demo.output().expect("cargo built lab-tasks");
     let (stdout, stderr) = (
         String::from_utf8_lossy(&ran.stdout),
         String::from_utf8_lossy(&ran.stderr),

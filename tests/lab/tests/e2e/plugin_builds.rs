@@ -24,7 +24,14 @@ pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
     let _lock = Flock::lock(lock, FlockArg::LockExclusive).expect("a lock");
     let mut cargo = Command::new(env!("CARGO"));
     cargo
-        .args(["build", "--quiet", "--lib", "--target-dir"])
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            "test",
+            "--lib",
+            "--target-dir",
+        ])
         .arg(&target)
         .args(PLUGINS.iter().flat_map(|plugin| ["-p", plugin]))
         // With the features of the crates with which the folder begins.

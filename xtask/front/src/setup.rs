@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::run as run_command;
 
 /// What building gpufrac and running a cluster need: real Slurm, its headers, libclang for bindgen, a linker.
-pub(crate) const CLUSTER: &[&str] = &[
+pub const CLUSTER: &[&str] = &[
     "slurmctld",
     "slurmd",
     "slurm-client",
@@ -22,27 +22,26 @@ pub(crate) const CLUSTER: &[&str] = &[
 ];
 
 /// Slurm's accounting with its database.
-pub(crate) const ACCOUNTING: &[&str] = &["slurmdbd", "mariadb-server"];
+pub const ACCOUNTING: &[&str] = &["slurmdbd", "mariadb-server"];
 
 /// Slurm of other releases of Debian.
-pub(crate) const RELEASES: &[&str] = &["debootstrap"];
+pub const RELEASES: &[&str] = &["debootstrap"];
 
 /// What tests need besides: Slurm's REST daemon, a browser, and checkers of memory and manual pages.
 const TESTS: &[&str] = &["slurmrestd", "chromium", "valgrind", "mandoc"];
 
 /// What all tasks need.
-pub(crate) const ALL: &[&[&str]] = &[CLUSTER, ACCOUNTING, RELEASES, TESTS];
+pub const ALL: &[&[&str]] = &[CLUSTER, ACCOUNTING, RELEASES, TESTS];
 
 /// A program that Debian runs before it starts a service; with exit code 101 the service is not started.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs missing packages of these groups; without missing ones it does nothing and needs no network.
-pub(crate) fn run(groups: &[&[&str]]) -> Result<()> {
+pub fn run(groups: &[&[&str]]) -> Result<()> {
     let packages = groups.concat();
     let is_missing = |package: &&str| !is_installed(package);
     let missing: Vec<_> = packages.iter().copied().filter(is_missing).collect();
     if missing.is_empty() {
-        println!("all packages are installed: {}", packages.join(" "));
         return Ok(());
     }
     let words = missing.join(" ");

@@ -8,8 +8,9 @@ use anyhow::Result;
 use gpufrac_lab::{JobId, Lab, User, stop_folder};
 
 use crate::map::{Stand, draw};
-use crate::series::One;
-use crate::{cargo, picture, setup};
+use crate::picture;
+use lab_tasks::series::One;
+use xtask_front::setup;
 
 /// Memory slices of the demo's GPUs.
 const SLICES: u32 = 8;
@@ -48,8 +49,6 @@ while [ ! -e go ]; do sleep 0.1; done
 pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     if !arguments.built {
         setup::run(&arguments.slurm.packages())?;
-        println!("building gpufrac ...");
-        cargo::build_for_labs()?;
     }
     let series = arguments.slurm.prepare()?;
     if !arguments.built {

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use gpufrac_lab::{LabBuilder, Slurm};
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::cargo::{self, cargo, root, run};
+use xtask_front::cargo::{self, cargo, root, run};
 
-pub(crate) use wanted::{One, Several};
+pub use wanted::{One, Several};
 
 /// Series of Slurm, each with the name of the Debian release.
 const SERIES: [(&str, &str); 3] = [
@@ -35,13 +35,13 @@ const COMPILER: &str = "gcc,libclang-dev,xz-utils,python3";
 
 /// A series that can be built for and run.
 #[derive(Debug, Clone)]
-pub(crate) struct Series {
+pub struct Series {
     pub name: &'static str,
     slurm: Slurm,
 }
 
 /// The names of all series, the oldest first.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+pub fn names() -> impl Iterator<Item = &'static str> {
     SERIES.into_iter().map(|(name, _)| name)
 }
 
@@ -155,7 +155,10 @@ impl Series {
             .args(packages.iter().flat_map(|name| ["-p", name]))
             .args(kinds)
             // The daemon of a lab has little to compute, and would be half of this build.
-            .args(["--config", "profile.dev.package.gpufrac-reaper.opt-level=0"])
+            .args([
+                "--config",
+                "profile.dev.package.gpufrac-reaper.opt-level=0",
+            ])
             .arg("--target-dir")
             .arg(&target)
             .envs(self.include());
@@ -187,7 +190,7 @@ impl Series {
 }
 
 /// Lets the build folder in which tests build variants of plugins begin as those of series do.
-pub(crate) fn begin_variants() -> Result<()> {
+pub fn begin_variants() -> Result<()> {
     begin_build(&root().join("target/variants"))
 }
 

@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, bail};
 
 use super::{Series, names};
-use crate::setup;
+use xtask_front::setup;
 
 /// The Slurm of a task that runs on one.
 #[derive(clap::Args)]
-pub(crate) struct One {
+pub struct One {
     /// The series of Slurm (22.05, 24.11, 26.05); the machine's own unless said
     #[arg(long, value_name = "SERIES")]
     slurm: Option<String>,
@@ -43,7 +43,7 @@ impl One {
 
 /// The Slurms of a task that can run on several.
 #[derive(clap::Args, Clone, Default)]
-pub(crate) struct Several {
+pub struct Several {
     /// A series of Slurm (22.05, 24.11, 26.05), and further ones, or `all`
     #[arg(long, value_name = "SERIES")]
     slurm: Vec<String>,

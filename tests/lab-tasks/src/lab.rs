@@ -9,9 +9,9 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::{Folder, Lab, LabBuilder, Listed, stop_folder};
 use gpusim::admin::parse_gpus;
 
-use crate::cargo::{build_for_labs, root};
-use crate::series::One;
-use crate::setup;
+use lab_tasks::series::One;
+use xtask_front::cargo::root;
+use xtask_front::setup;
 
 #[derive(Subcommand)]
 pub(crate) enum LabTask {
@@ -154,7 +154,6 @@ fn start(up: &Up) -> Result<()> {
     packages.extend(up.accounting.then_some(setup::ACCOUNTING));
     setup::run(&packages)?;
     let series = up.slurm.prepare()?;
-    build_for_labs()?;
     series.build()?;
     let mut builder = series
         .give(Lab::builder())

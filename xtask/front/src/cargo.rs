@@ -1,0 +1,94 @@
+//! Runs cargo and other programs in the repository.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// A cargo command in the root.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs a command; a failure is an error.
+pub fn run(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    let status = command
+        .status()
+        .with_context(|| format!("starting `{line}` failed"))?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// gpufrac's plugins and programs, which are built for one Slurm.
+pub const PACKAGES: [&str; 7] = [
+    "job_submit_gpufrac",
+    "cli_filter_gpufrac",
+    "spank_gpufrac",
+    "gpufrac-prolog",
+    "gpufrac-epilog",
+    "gpufrac-reaper",
+    "gpufrac",
+];
+
+/// What a lab runs besides gpufrac's plugins and programs: the simulator, a client of Slurm, and its own parts.
+const OF_LABS: [&str; 5] = [
+    "slurm-sys",
+    "gpusim",
+    "nvml-sim",
+    "cgroup-view",
+    "gpufrac-lab",
+];
+
+/// Builds all libraries, plugins, programs and examples with the profile of tests.
+pub fn build() -> Result<()> {
+    build_with(&["--workspace"])
+}
+
+/// Builds what a lab runs, and the program that starts it, without optimisations.
+pub fn build_for_labs() -> Result<()> {
+    build_with(&[of_labs(), vec!["-p", "lab-tasks"]].concat())
+}
+
+/// As [`build_for_labs`], with the optimisations of a release.
+pub fn build_release() -> Result<()> {
+    build_with(&[of_labs(), vec!["--release"]].concat())
+}
+
+fn of_labs() -> Vec<&'static str> {
+    let packages = PACKAGES.into_iter().chain(OF_LABS);
+    packages.flat_map(|name| ["-p", name]).collect()
+}
+
+fn build_with(options: &[&str]) -> Result<()> {
+    let kinds = ["--lib", "--bins", "--examples", "--quiet"];
+    run(cargo(&["build"]).args(options).args(kinds))
+}
+
+/// The words of a command, for messages.
+pub fn line(command: &Command) -> String {
+    let mut words = vec![
+        Path::new(command.get_program())
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    ];
+    words.extend(
+        command
+            .get_args()
+            .map(|arg| arg.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
