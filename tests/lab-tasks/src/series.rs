@@ -150,14 +150,14 @@ impl Series {
         // `cargo::build_for_labs`; its own program is not built.
         let packages = [&cargo::PACKAGES[..], &["slurm-sys", "xtask"]].concat();
         let kinds = ["--lib", "--examples", "--bin", "gpufrac*"];
-        let mut command = cargo(&["build", "--quiet"]);
+        let mut command = cargo(&["build", "--quiet", "--profile", "test"]);
         command
             .args(packages.iter().flat_map(|name| ["-p", name]))
             .args(kinds)
             // The daemon of a lab has little to compute, and would be half of this build.
             .args([
                 "--config",
-                "profile.dev.package.gpufrac-reaper.opt-level=0",
+                "profile.test.package.gpufrac-reaper.opt-level=0",
             ])
             .arg("--target-dir")
             .arg(&target)

@@ -51,7 +51,7 @@ pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
                 "gpufrac's programs are not built beside {}",
                 program.display()
             ),
-            hint: "cargo build --workspace --lib --bins --examples".into(),
+            hint: "cargo build --workspace --profile test --lib --bins --examples".into(),
         })
 }
 
@@ -112,7 +112,7 @@ fn built(path: PathBuf) -> Result<PathBuf, LabError> {
     } else {
         Err(LabError::Machine {
             what: format!("{} is not built", path.display()),
-            hint: "cargo build --workspace --lib --bins --examples".into(),
+            hint: "cargo build --workspace --profile test --lib --bins --examples".into(),
         })
     }
 }

@@ -53,7 +53,7 @@ const OF_LABS: [&str; 5] = [
 
 /// Builds all libraries, plugins, programs and examples with the profile of tests.
 pub fn build() -> Result<()> {
-    build_with(&["--workspace"])
+    build_with(&["--workspace", "--profile", "test"])
 }
 
 /// Builds what a lab runs, and the program that starts it, without optimisations.

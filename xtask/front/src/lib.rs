@@ -28,7 +28,7 @@ pub fn start(arguments: &[OsString]) -> Result<Infallible> {
     if arguments.first().is_some_and(is_of_labs) {
         return start_lab(arguments);
     }
-    let mut xtask = cargo::cargo(&["run", "--quiet", "--package", "xtask"]);
+    let mut xtask = cargo::cargo(&["run", "--quiet", "--profile", "test", "--package", "xtask"]);
     become_program(xtask.arg("--").args(arguments))
 }
 

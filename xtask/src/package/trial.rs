@@ -72,7 +72,8 @@ fn on_each(
 ) -> Result<()> {
     setup::run(setup::ALL)?;
     run_command(
-        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
+        cargo(&["build", "--quiet", "--profile", "test", "--lib", "--bins"])
+            .args(["-p", "gpusim", "-p", "nvml-sim"]),
     )?;
     let work = tempfile::tempdir().context("making a temporary folder failed")?;
     let made = debs(builds, tarball, version, &work.path().join("packages"))?;
