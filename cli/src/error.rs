@@ -49,7 +49,6 @@ pub enum CliError {
     #[error("the configuration is wrong\n{0}")]
     Config(ConfigErrors),
     /// The advice has no mechanism for this model and workload.
-    /// Cure: Choose another `--workload` or `--partition`.
     #[error("no pool can be proposed for these GPUs\n{0}")]
     Proposed(ConfigErrors),
     /// This host has no records.
@@ -108,11 +107,9 @@ pub enum CliError {
     #[error("measuring the GPU failed: {0}")]
     Prove(#[from] gpufrac_prove::ProveError),
     /// sinfo or squeue did not answer.
-    /// Cure: Run it on a node of Slurm, or with `--without-slurm` on a host that Slurm does not use.
     #[error("measuring the GPU failed: {0}, so it is not known whether the node is drained")]
     ProveSlurm(gpufrac_slurm_settings::AskError),
     /// Slurm may start a job on the node.
-    /// Cure: `scontrol update nodename=NODE state=drain reason=measuring`, and wait until its jobs have ended.
     #[error("measuring the GPU failed: node `{node}` is `{state}` with {jobs} jobs, not drained")]
     NotDrained {
         node: String,
@@ -153,15 +150,12 @@ pub enum CliError {
     #[error("the leases and records of node `{node}` are on `{node}`, and this host is `{host}`")]
     Elsewhere { node: String, host: String },
     /// The command changes files of root.
-    /// Cure: Run it as root.
     #[error("only root may do this")]
     NotRoot,
     /// `clean` and `lease drop` ask before they destroy.
-    /// Cure: Run the command in a terminal, or add `--yes` after reading what it lists.
     #[error("stdin is not a terminal, and nothing is destroyed without a confirmation")]
     NobodyToAsk,
     /// The name is not in `gpufrac leases`.
-    /// Cure: Copy the name from `gpufrac leases`.
     #[error("no lease `{name}` on this node")]
     NoLease { name: String },
     /// The shell is in no control group of a job of the user with a slice on this node.
@@ -172,23 +166,18 @@ pub enum CliError {
         jobs: Vec<JobId>,
     },
     /// The job has no lease on this node, is another user's, or is being prepared.
-    /// Cure: Name a job of yours that runs on this node (`squeue --me`).
     #[error("job {job} is none of yours with a slice on this node")]
     NoSliceHere { job: JobId },
     /// Slurm says that the job is on the node.
-    /// Cure: Wait for its end, or `scancel` the job. The epilog removes the lease.
     #[error("job {job} is {state} on this node: its lease stays")]
     JobIsThere { job: JobId, state: String },
     /// A running job with a fraction has no lease, so an instance without a lease may be its own.
-    /// Cure: Wait for the job's end, or `scancel` it; then run `gpufrac clean` again.
     #[error("nothing is destroyed: no lease is known of {} on node {node}; one of these instances may belong to them", in_words(.jobs))]
     JobsWithoutLease { node: String, jobs: Vec<JobId> },
     /// A process uses each instance without a lease.
-    /// Cure: End the process that the command names; then run it again.
     #[error("nothing is destroyed: each of these instances is in use")]
     AllInUse,
     /// slurmctld did not answer, so gpufrac cannot know which jobs have ended.
-    /// Cure: Check `scontrol ping`; run the command again.
     #[error("nothing is destroyed: asking Slurm for its jobs failed: {0}")]
     SlurmIsSilent(AskError),
     #[error(transparent)]
@@ -237,15 +226,12 @@ pub enum CliError {
     #[error(transparent)]
     Replace(#[from] ReplaceError),
     /// The driver is not loaded, or the node has no GPU.
-    /// Cure: Run the command on a node with GPUs, or give `--gpu MODEL --gpus N`.
     #[error("this node shows no GPU: {source}")]
     NoGpu { source: NvmlError },
     /// The node has no GPU, or the driver does not show it.
-    /// Cure: Run the command on a node with GPUs, or give `--gpu MODEL --gpus N`.
     #[error("NVML shows no GPU on this node")]
     NoGpus,
     /// The GPU has no MIG, or MIG mode is off and the driver does not tell the profiles.
-    /// Cure: Follow the `hint:` line.
     #[error("NVML shows no MIG profile of GPU {gpu} ({product})")]
     NoProfiles { gpu: GpuIndex, product: String },
     /// The name of the table has other characters than letters, digits, `-` and `_`.
@@ -253,7 +239,6 @@ pub enum CliError {
     #[error("`{name}` is no name of a table; use letters, digits, `-` and `_`")]
     TableName { name: String },
     /// The model is not built in.
-    /// Cure: Follow the `hint:` line.
     #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
     UnknownGpu {
         index: u32,
@@ -263,7 +248,6 @@ pub enum CliError {
         memory: u64,
     },
     /// slurm.conf is not in a usual place.
-    /// Cure: Give `--slurm-conf FILE`.
     #[error("Slurm's files are not found: {why}")]
     NoSlurmFiles { why: String },
     /// The running Slurm could not work with the changes.
@@ -272,7 +256,6 @@ pub enum CliError {
     Impossible(Box<Finding>),
     /// slurmctld or `slurmd -G` of this host refuses the proposed files, or they change more than the pools' devices;
     /// the lines below are theirs.
-    /// Cure: Correct what they name. `--no-trial` writes the files as they are.
     #[error(
         "trying the proposal with Slurm failed; nothing was written:\n{}",
         said.join("\n")
@@ -293,17 +276,13 @@ pub enum CliError {
     },
     // slurmctld sends the files to this host, so a change here would be lost.
     /// A configless node has copies of slurmctld's files.
-    /// Cure: Run `gpufrac init` on slurmctld's host with `--node`, `--gpu` and `--gpus`.
     #[error("`{}` is a copy that slurmctld sent: nothing was written", path.display())]
     SentFile { path: PathBuf },
     /// gpufrac-reaperd does not run on this host, and gpufrac.toml has no `[paths] shared`, or no node has written
     /// there yet.
-    /// Cure: Run the command on a node with fractional GPUs; set `[paths] shared`, and start gpufrac-reaperd on the
-    /// nodes.
     #[error("finding the files of nodes failed: there is none")]
     NoNodeFile,
     /// PrivateData in slurm.conf has `nodes`: the pages would show hidden nodes to all readers.
-    /// Cure: Remove `nodes` from PrivateData, or leave the pages out.
     #[error(
         "exporting pages failed: only root may read the files of the nodes, because Slurm's PrivateData hides nodes"
     )]
@@ -363,133 +342,111 @@ impl CliError {
         }
     }
 
+    /// What to do next. An arm with a literal text is the last cell of the message's row in docs/admin/messages too,
+    /// unless the message's comment has its own `Cure:`.
     pub fn hint(&self) -> Option<String> {
         let there = |node: &str| {
-            format!(
+            cure(format!(
                 "run it there: `ssh {node} gpufrac ...`, or in a job: `srun -w {node} gpufrac ...`"
-            )
+            ))
         };
-        let text = match self {
+        match self {
             CliError::Read { path, source } if source.kind() == ErrorKind::InvalidData => {
                 let path = path.display();
-                return Some(format!(
+                cure(format!(
                     "save it as UTF-8, for example: `iconv -f latin1 -t utf-8 {path} > {path}.new`"
-                ));
+                ))
             }
             CliError::Read { .. } | CliError::Node(NodeError::NoConfig { .. }) => {
-                "name the file with `--config FILE` or `GPUFRAC_CONFIG`"
+                cure("name the file with `--config FILE` or `GPUFRAC_CONFIG`")
             }
-            CliError::NoPool { one, .. } => return Some(there(one)),
-            CliError::Elsewhere { node, .. } => return Some(there(node)),
-            CliError::NoNodeFile => {
+            CliError::NoPool { one, .. } => there(one),
+            CliError::Elsewhere { node, .. } => there(node),
+            CliError::NoNodeFile => cure(
                 "gpufrac-reaperd writes them: run this on a node with fractional GPUs, or set `[paths] shared` in gpufrac.toml so \
-                 that every host sees the files of all nodes, or name them with `--from`"
-            }
+                 that every host sees the files of all nodes, or name them with `--from`",
+            ),
             CliError::HiddenNodes => {
-                "remove `nodes` from PrivateData in slurm.conf, or leave the pages out"
+                cure("remove `nodes` from PrivateData in slurm.conf, or leave the pages out")
             }
-            CliError::GpuCount { .. } => "say it with `--gpus N`",
-            CliError::Gpus { .. } => "say how many GPUs each node of the pool has: `--gpus N`",
-            CliError::NoGpu { .. } | CliError::NoGpus => {
-                "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`"
+            CliError::GpuCount { .. } => cure("say it with `--gpus N`"),
+            CliError::Gpus { .. } => {
+                cure("say how many GPUs each node of the pool has: `--gpus N`")
             }
-            CliError::NoProfiles { gpu, .. } => {
-                return Some(format!(
-                    "drain the node and switch MIG mode on, `nvidia-smi -i {gpu} -mig 1`, then repeat; a GPU without MIG needs no table: \
-                     mechanism `mps`, `timeslice` or `hami`, with `memory`"
-                ));
-            }
+            CliError::NoGpu { .. } | CliError::NoGpus => cure(
+                "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`",
+            ),
+            CliError::NoProfiles { gpu, .. } => cure(format!(
+                "drain the node and switch MIG mode on, `nvidia-smi -i {gpu} -mig 1`, then repeat; a GPU without MIG needs no table: \
+                 mechanism `mps`, `timeslice` or `hami`, with `memory`"
+            )),
             CliError::UnknownGpu {
                 product, memory, ..
             } => {
                 let name = Geometry::name_of_product(product);
-                return Some(format!(
+                cure(format!(
                     "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5); without MIG any name with its memory, \
                      `--gpu {name} --memory {memory}`; with MIG `gpufrac geometry` prints a table for gpufrac.toml"
-                ));
+                ))
             }
-            CliError::Proposed(_) => {
-                "choose other partitions or another workload: `--partition NAME`, `--workload WORKLOAD`"
-            }
-            CliError::Impossible(finding) => return Some(finding.fix.clone()),
-            CliError::Trial { .. } => {
-                "correct what is named, and run `gpufrac init` again; `--no-trial` writes the files as they are"
-            }
-            CliError::NoSlurmFiles { .. } => "name slurm.conf: `--slurm-conf FILE`",
-            CliError::NotInSlurmConf { option, .. } => {
-                return Some(format!("say it with `{option}`"));
-            }
-            CliError::SentFile { .. } => {
+            CliError::Proposed(_) => cure(
+                "choose other partitions or another workload: `--partition NAME`, `--workload WORKLOAD`",
+            ),
+            CliError::Impossible(finding) => cure(&finding.fix),
+            CliError::Trial { .. } => cure(
+                "correct what is named, and run `gpufrac init` again; `--no-trial` writes the files as they are",
+            ),
+            CliError::NoSlurmFiles { .. } => cure("name slurm.conf: `--slurm-conf FILE`"),
+            CliError::NotInSlurmConf { option, .. } => cure(format!("say it with `{option}`")),
+            CliError::SentFile { .. } => cure(
                 "make these changes in the files of slurmctld's host: `gpufrac init` there with `--node`, `--gpu` and `--gpus`, \
-                 and copy gpufrac.toml to every host"
-            }
-            CliError::Prove(error) => return Some(prove_hint(error)),
-            CliError::ProveSlurm(_) => {
-                "run it on a node of Slurm, or with `--without-slurm` on a host that Slurm does not use"
-            }
-            CliError::NotDrained { node, .. } => {
-                return Some(format!(
-                    "`scontrol update nodename={node} state=drain reason=measuring`, and wait until its jobs have ended"
-                ));
-            }
-            CliError::NotRoot => "run it with sudo, on the node",
-            CliError::NobodyToAsk => "run it in a terminal, or with `--yes`",
+                 and copy gpufrac.toml to every host",
+            ),
+            CliError::Prove(error) => cure(error.hint()),
+            CliError::ProveSlurm(_) => cure(
+                "run it on a node of Slurm, or with `--without-slurm` on a host that Slurm does not use",
+            ),
+            CliError::NotDrained { node, .. } => cure(format!(
+                "`scontrol update nodename={node} state=drain reason=measuring`, and wait until its jobs have ended"
+            )),
+            CliError::NotRoot => cure("run it with sudo, on the node"),
+            CliError::NobodyToAsk => cure("run it in a terminal, or with `--yes`"),
             CliError::NoJobHere { jobs } if jobs.is_empty() => {
-                "`squeue --me` shows where your jobs run"
+                cure("`squeue --me` shows where your jobs run")
             }
-            CliError::NoJobHere { .. } => "name the job with --job ID",
-            CliError::NoSliceHere { .. } => "`squeue --me` shows your jobs and where they run",
+            CliError::NoJobHere { .. } => cure("name the job with --job ID"),
+            CliError::NoSliceHere { .. } => {
+                cure("`squeue --me` shows your jobs and where they run")
+            }
             CliError::NoLease { .. } => {
-                "`gpufrac leases` lists them, on the node where the job ran"
+                cure("`gpufrac leases` lists them, on the node where the job ran")
             }
-            CliError::JobIsThere { job, .. } => {
-                return Some(format!(
-                    "`scancel {job}`: its epilog ends the lease. A node that does not answer: wait until Slurm has ended the job"
-                ));
-            }
+            CliError::JobIsThere { job, .. } => cure(format!(
+                "`scancel {job}`: its epilog ends the lease. A node that does not answer: wait until Slurm has ended the job"
+            )),
             CliError::JobsWithoutLease { jobs, .. } => {
-                return Some(format!(
-                    "cancel them with `scancel {}` or wait for their end, and try again",
-                    jobs.iter()
-                        .map(JobId::to_string)
-                        .collect::<Vec<_>>()
-                        .join(" ")
-                ));
+                let ids: Vec<_> = jobs.iter().map(JobId::to_string).collect();
+                let jobs = ids.join(" ");
+                cure(format!(
+                    "cancel them with `scancel {jobs}` or wait for their end, and try again"
+                ))
             }
-            CliError::AllInUse => "end these processes, and try again",
-            CliError::SlurmIsSilent(_) => {
-                "try again when slurmctld answers; by hand and at your own risk: `nvidia-smi mig -i GPU -dci -gi ID`, then `-dgi`"
-            }
-            CliError::Clean(CleanError::Store(error)) | CliError::Store(error) => {
-                return Some(error.fix());
-            }
-            CliError::NoRecord { known, job, .. } => return Some(known.hint(*job)),
+            CliError::AllInUse => cure("end these processes, and try again"),
+            CliError::SlurmIsSilent(_) => cure(
+                "try again when slurmctld answers; by hand and at your own risk: `nvidia-smi mig -i GPU -dci -gi ID`, then `-dgi`",
+            ),
+            CliError::Clean(CleanError::Store(error)) | CliError::Store(error) => cure(error.fix()),
+            CliError::NoRecord { known, job, .. } => cure(known.hint(*job)),
             CliError::Setup(SetupError::Nvml(_)) => {
-                "load the NVIDIA driver; `nvidia-smi` must work"
+                cure("load the NVIDIA driver; `nvidia-smi` must work")
             }
-            _ => return None,
-        };
-        Some(text.to_owned())
+            _ => None,
+        }
     }
 }
 
-fn prove_hint(error: &gpufrac_prove::ProveError) -> String {
-    use gpufrac_prove::ProveError;
-    let text = match error {
-        ProveError::Leased(_) => "drain the node and wait until its jobs have ended",
-        ProveError::Store(error) => return error.fix(),
-        ProveError::Lock(_) => "wait until prologs and epilogs have ended",
-        ProveError::Instances(..) => {
-            "destroy them: `gpufrac clean` for those without a lease, or `nvidia-smi mig -dci` and `-dgi`"
-        }
-        ProveError::Processes(..) => "end them: `nvidia-smi` names them",
-        ProveError::File(_) => "correct the file or folder, and try again",
-        ProveError::Nvml(_) => "load the NVIDIA driver; `nvidia-smi` must work",
-        ProveError::Remains(..) => {
-            "end the programs that use the GPU, or reset it with `nvidia-smi -r`, and run this again"
-        }
-    };
-    text.to_owned()
+fn cure(text: impl Into<String>) -> Option<String> {
+    Some(text.into())
 }
 
 /// What Slurm knows of a job without a record.

@@ -143,7 +143,6 @@ impl Pace {
 #[derive(Debug, thiserror::Error)]
 pub enum ProveError {
     /// A lease exists.
-    /// Cure: Drain the node and wait until its jobs have ended.
     #[error("job {0} has a slice on this node")]
     Leased(String),
     /// The leases cannot be read.
@@ -159,17 +158,35 @@ pub enum ProveError {
     #[error(transparent)]
     Nvml(#[from] NvmlError),
     /// Instances of an admin, or of leases that were lost.
-    /// Cure: `gpufrac clean` for those without a lease, or `nvidia-smi mig -dci` and `-dgi`.
     #[error("GPU {0} has MIG instances that this program did not make ({1} of them)")]
     Instances(GpuIndex, usize),
     /// Programs have contexts on the GPU.
-    /// Cure: End them: `nvidia-smi` names them.
     #[error("{1} processes use GPU {0}")]
     Processes(GpuIndex, usize),
     /// The driver refuses to remove an instance of a killed run, or to switch MIG mode back.
-    /// Cure: End the programs that use the GPU, or reset it with `nvidia-smi -r`, and run it again.
     #[error("putting back what an earlier run left on GPU {0} failed: {1}")]
     Remains(GpuIndex, String),
+}
+
+impl ProveError {
+    /// What to do next; also the last cell of the message's row in docs/admin/messages.
+    pub fn hint(&self) -> String {
+        let cure = str::to_owned;
+        match self {
+            ProveError::Leased(_) => cure("drain the node and wait until its jobs have ended"),
+            ProveError::Store(error) => error.fix(),
+            ProveError::Lock(_) => cure("wait until prologs and epilogs have ended"),
+            ProveError::Instances(..) => cure(
+                "destroy them: `gpufrac clean` for those without a lease, or `nvidia-smi mig -dci` and `-dgi`",
+            ),
+            ProveError::Processes(..) => cure("end them: `nvidia-smi` names them"),
+            ProveError::File(_) => cure("correct the file or folder, and try again"),
+            ProveError::Nvml(_) => cure("load the NVIDIA driver; `nvidia-smi` must work"),
+            ProveError::Remains(..) => cure(
+                "end the programs that use the GPU, or reset it with `nvidia-smi -r`, and run this again",
+            ),
+        }
+    }
 }
 
 /// Measures a GPU. The document also names what stopped the run. `progress` gets the name of each step.

@@ -25,7 +25,7 @@ pub(super) struct Message {
 
 /// The messages of a file. Cause and cure of a message are in the comment of the error's variant, or in the one above
 /// the expression, arm or statement with the text; the cure of an error can also be in its arm of a table:
-/// `.cure("…")`. Rules are files with findings, which are pairs of a severity and a text.
+/// `.cure("…")` or `cure("…")`. Rules are files with findings, which are pairs of a severity and a text.
 pub(super) fn messages(text: &str, of_rules: bool) -> syn::Result<Vec<Message>> {
     let file = syn::parse_file(text)?;
     let mut found = Found {
@@ -160,14 +160,10 @@ impl<'ast> Visit<'ast> for Found<'_> {
     }
 
     fn visit_arm(&mut self, arm: &'ast syn::Arm) {
-        let path = match &arm.pat {
-            syn::Pat::Path(pattern) => Some(&pattern.path),
-            syn::Pat::Struct(pattern) => Some(&pattern.path),
-            syn::Pat::TupleStruct(pattern) => Some(&pattern.path),
-            _ => None,
-        };
-        if let (Some(path), Some(cure)) = (path, cure(&arm.body)) {
-            self.cures.insert(names(path), sentence(&cure));
+        if let Some(cure) = cure(&arm.body) {
+            for error in errors(&arm.pat) {
+                self.cures.insert(error, sentence(&cure));
+            }
         }
         self.inside(arm.span(), |found| visit::visit_arm(found, arm));
     }
@@ -246,7 +242,18 @@ fn names(path: &syn::Path) -> String {
     names.join("::")
 }
 
-/// The text of `.cure("…")` at the end of an expression.
+/// The `Enum::Variant` of each error that a pattern takes.
+fn errors(pattern: &syn::Pat) -> Vec<String> {
+    match pattern {
+        syn::Pat::Path(pattern) => vec![names(&pattern.path)],
+        syn::Pat::Struct(pattern) => vec![names(&pattern.path)],
+        syn::Pat::TupleStruct(pattern) => vec![names(&pattern.path)],
+        syn::Pat::Or(either) => either.cases.iter().flat_map(errors).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The text of `.cure("…")` or `cure("…")` at the end of an expression, with `NODE` for `{node}`.
 fn cure(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Block(block) => match block.block.stmts.last()? {
@@ -254,11 +261,30 @@ fn cure(expr: &Expr) -> Option<String> {
             _ => None,
         },
         Expr::MethodCall(call) if call.method == "cure" => literal(call.args.first()?),
+        Expr::Call(call) if path(&call.func) == "cure" => {
+            Some(with_names(&literal(call.args.first()?)?))
+        }
         _ => None,
     }
 }
 
+/// The text with `NODE` for `{node}`.
+fn with_names(text: &str) -> String {
+    let mut parts = text.split('{');
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once('}').unwrap_or((part, ""));
+        named += &name.to_uppercase();
+        named += rest;
+    }
+    named
+}
+
+/// The names of programs stay in small letters.
 fn sentence(text: &str) -> String {
+    if text.starts_with("gpufrac") {
+        return format!("{text}.");
+    }
     let mut letters = text.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
     first.chain(letters).chain(['.']).collect()
@@ -335,10 +361,14 @@ mod tests {
                 /// Another cause.
                 #[error("no GPU is free")]
                 C,
+                /// A third cause.
+                #[error("the GPU is busy")]
+                D { gpu: u32 },
             }
             fn f() {
                 match e {
                     E::C => { new(Hold).cure("wait for one") }
+                    E::D { gpu } | E::Other { gpu } => cure(format!("reset GPU {gpu}, or wait")),
                     _ => other,
                 }
                 // Above a statement. Cure: the
@@ -357,6 +387,7 @@ mod tests {
             [
                 "`…`: {a} \"b\" failed: …",
                 "no GPU is free",
+                "the GPU is busy",
                 "no … here",
                 "nothing is counted",
                 "… is missing",
@@ -368,14 +399,19 @@ mod tests {
         let words = ("Another cause.".to_owned(), "Wait for one.".to_owned());
         assert_eq!(found[1].words, Some(words));
         let words = (
+            "A third cause.".to_owned(),
+            "Reset GPU GPU, or wait.".to_owned(),
+        );
+        assert_eq!(found[2].words, Some(words));
+        let words = (
             "Above a statement.".to_owned(),
             "the statement's.".to_owned(),
         );
-        assert_eq!(found[2].words, Some(words));
-        assert_eq!(found[3].words, None);
+        assert_eq!(found[3].words, Some(words));
+        assert_eq!(found[4].words, None);
         assert_eq!(
             messages(code, false).expect("the code can be read").len(),
-            4
+            5
         );
     }
 }
