@@ -390,6 +390,28 @@ fn the_daemon_outlives_its_prolog() {
     assert!(!lives(daemon));
 }
 
+/// With `a_daemon_that_died_is_replaced_with_the_next_job`, in which the noted process has ended.
+#[test]
+fn a_daemon_is_found_where_its_number_was_not_noted() {
+    let world = ready(Kind::MpsShared, Control::Real);
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let daemon = world.daemon(one);
+    // The prolog that started it was killed before it wrote the number: the file is missing, or has the number of an
+    // earlier daemon, which another process has now.
+    let noted = world.pipe(one).with_file_name("pid");
+    fs::write(&noted, format!("{}\n", std::process::id())).unwrap();
+    world.prolog(two).ok();
+    assert_eq!(world.daemon(one), daemon);
+    fs::remove_file(&noted).unwrap();
+    world.run_check().ok();
+    world.epilog(one).ok();
+    assert_eq!(world.daemon(two), daemon);
+    world.epilog(two).ok();
+    world.check(&[]);
+    assert!(!lives(daemon));
+}
+
 /// Promise (admins): a daemon that died or hangs is replaced with the next job.
 /// With `a_daemon_that_hangs_is_replaced_with_the_next_job`.
 #[test]

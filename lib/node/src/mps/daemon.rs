@@ -117,6 +117,16 @@ impl ControlDaemon {
         self.family(&pipe).members()
     }
 
+    /// The pid of the control daemon, if it runs. Without a folder no client reaches one, and [`ControlDaemon::kill`]
+    /// finds it nevertheless.
+    fn control(&self) -> Option<i32> {
+        if !self.folder.exists() {
+            return None;
+        }
+        let pipe = self.pipe();
+        self.family(&pipe).control()
+    }
+
     fn family<'a>(&self, pipe: &'a Path) -> Family<'a> {
         let folder = RootDir::open(&self.folder).ok();
         let noted = |name| {
@@ -144,8 +154,7 @@ impl ControlDaemon {
 
     /// The state of the daemon.
     pub fn health(&self) -> Result<Health, MpsError> {
-        let found = self.processes();
-        if !found.iter().any(|process| process.role == Role::Control) {
+        if self.control().is_none() {
             return Ok(Health::Absent);
         }
         let was_silent = self.visit.is_over();
@@ -241,14 +250,13 @@ impl ControlDaemon {
     /// For people, and to identify the servers of a dead daemon. The daemon's own pid file is writable for users, so
     /// no program of gpufrac reads it.
     fn write_pid(&self) -> Result<(), MpsError> {
-        let found = self.processes();
-        let Some(control) = found.iter().find(|process| process.role == Role::Control) else {
+        let Some(control) = self.control() else {
             return Err(MpsError::Absent {
                 folder: self.folder.clone(),
             });
         };
         let folder = RootDir::open(&self.folder)?;
-        Ok(folder.write(PID, &format!("{}\n", control.pid), 0o644)?)
+        Ok(folder.write(PID, &format!("{control}\n"), 0o644)?)
     }
 
     /// Lets only these users connect.
@@ -392,8 +400,7 @@ impl ControlDaemon {
     /// Ends the daemon and its servers, by its own command or by signals; then removes its folder. Returns the number
     /// of remaining processes of its user, as [`ControlDaemon::kill`].
     pub fn end(&self) -> Result<usize, MpsError> {
-        let found = self.processes();
-        if found.iter().any(|process| process.role == Role::Control) {
+        if self.control().is_some() {
             // The remaining processes show whether it obeyed.
             let _ = self.ask("quit -t 1");
         }

@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ const SET_ID_BITS: u32 = 0o6000;
 const USERS_LIMIT: Duration = Duration::from_millis(500);
 /// How many searches in a row must find no process.
 const EMPTY_LOOKS: u32 = 2;
+/// The pause between two searches: while no process was found, and while killed processes end.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+const END_PAUSE: Duration = Duration::from_millis(5);
 /// How many checks must find a thread waiting before it counts as stuck.
 const STUCK_LOOKS: u32 = 20;
 const STUCK_PAUSE: Duration = Duration::from_millis(25);
@@ -102,15 +106,29 @@ impl Family<'_> {
         self.members_in(&mut Vec::new())
     }
 
+    /// The pid of the running daemon. A node can have thousands of processes, so the last daemon is looked at first,
+    /// then the youngest processes.
+    pub fn control(&self) -> Option<i32> {
+        let is_control = |pid: &i32| {
+            let found = has_name(*pid).then(|| self.of_root(*pid)).flatten();
+            found.is_some_and(|found| found.role == Role::Control)
+        };
+        self.last.filter(is_control).or_else(|| {
+            let all: Vec<i32> = pids().collect();
+            all.into_iter().rev().find(is_control)
+        })
+    }
+
     /// `sessions`: those of daemons that were seen before; those of running daemons are added.
     fn members_in(&self, sessions: &mut Vec<i32>) -> Vec<MpsProcess> {
+        if self.server_user == UserId::ROOT {
+            let named = pids().filter(|pid| has_name(*pid));
+            return named.filter_map(|pid| self.of_root(pid)).collect();
+        }
         let running = pids().filter_map(|pid| Some((pid, Stat::of(pid).filter(Stat::is_alive)?)));
         let running: Vec<(i32, Stat)> = running.collect();
-        let named = running.iter().filter(|(_, stat)| stat.has_name());
+        let named = running.iter().filter(|(_, stat)| is_name(&stat.name));
         let mut found: Vec<MpsProcess> = named.filter_map(|(pid, _)| self.of_root(*pid)).collect();
-        if self.server_user == UserId::ROOT {
-            return found;
-        }
         for daemon in found.iter().filter(|found| found.role == Role::Control) {
             if !sessions.contains(&daemon.pid) {
                 sessions.push(daemon.pid);
@@ -180,13 +198,17 @@ fn kill_all(
     kill: impl Fn(&MpsProcess),
 ) -> Left {
     let start = Instant::now();
-    let mut empty_looks = 0;
+    let (mut empty_looks, mut pause) = (0, LOOK_PAUSE);
     loop {
         let mut found = find();
         let is_users = |process: &&MpsProcess| process.role == Role::UsersServer;
         let of_user = found.iter().filter(is_users).count();
         let limit = if of_user == found.len() { USERS_LIMIT } else { limit };
-        empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
+        if found.is_empty() {
+            empty_looks += 1;
+        } else {
+            (empty_looks, pause) = (0, END_PAUSE);
+        }
         if empty_looks == EMPTY_LOOKS || !found.is_empty() && start.elapsed() > limit {
             found.retain(|process| !is_users(&process));
             return Left {
@@ -197,7 +219,7 @@ fn kill_all(
         // The daemon first, because it would start a server again.
         found.sort_by_key(|process| process.role != Role::Control);
         found.iter().for_each(&kill);
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(pause);
     }
 }
 
@@ -231,10 +253,17 @@ impl Stat {
     fn is_alive(&self) -> bool {
         !matches!(self.state, b'Z' | b'X')
     }
+}
 
-    fn has_name(&self) -> bool {
-        self.name.starts_with(COMM)
-    }
+fn is_name(name: &[u8]) -> bool {
+    name.starts_with(COMM)
+}
+
+/// Whether a process has the name of a program of MPS. `stat` would also sum over all threads.
+fn has_name(pid: i32) -> bool {
+    let mut name = [0; COMM.len()];
+    let file = fs::File::open(proc(pid).join("comm"));
+    file.is_ok_and(|mut file| file.read(&mut name).is_ok()) && is_name(&name)
 }
 
 fn proc(pid: i32) -> PathBuf {
@@ -373,7 +402,7 @@ mod tests {
     fn a_name_cannot_look_like_what_the_kernel_says() {
         let text = b"77 (nvidia-cuda-mps\xff) S 1 2 3) R 5 6 4242 0 -1";
         let stat = Stat::parse(text).unwrap();
-        assert!(stat.has_name() && stat.is_alive());
+        assert!(is_name(&stat.name) && stat.is_alive());
         assert_eq!((stat.state, stat.session), (b'R', 4242));
         assert!(Stat::parse(b"77 (sleep").is_none());
         let own = std::process::id() as i32;
