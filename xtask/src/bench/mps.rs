@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +28,31 @@ nodes = \"@NODES@\"
 /// The name of the measured jobs.
 const NAME: &str = "timed";
 const LIMIT: Duration = Duration::from_secs(60);
+/// The numbers of processes that the node has besides: one with 128 cores has thousands of the kernel's alone.
+const CROWDS: [usize; 2] = [0, 2000];
+
+/// Processes that do nothing.
+struct Crowd(Vec<Child>);
+
+impl Crowd {
+    fn start(processes: usize) -> Result<Self> {
+        let mut crowd = Self(Vec::new());
+        for _ in 0..processes {
+            let sleep = Command::new("sleep").arg("infinity").spawn();
+            crowd.0.push(sleep.context("starting `sleep` failed")?);
+        }
+        Ok(crowd)
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for sleep in &mut self.0 {
+            let _ = sleep.kill();
+            let _ = sleep.wait();
+        }
+    }
+}
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     let control = match debian::mps_control(&root().join("target/clients")) {
@@ -103,23 +128,26 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
             "gres/mps and a script, the first job"
         };
         table.add(what, against, &pair, Goal::None);
-        let pair = Pair::measure_timed(
-            arguments.rounds.min(100),
-            || {
-                let bin = ours.folder().bin();
-                prolog(&ours, &bin.join("prolog"), &bin.join("epilog"))
-            },
-            || {
-                let etc = slurm.lab.folder().etc();
-                prolog(&slurm.lab, &etc.join("Prolog"), &etc.join("Epilog"))
-            },
-        )?;
-        let what = if beside {
-            "Prolog of it alone, a second job"
-        } else {
-            "Prolog of it alone, the first job"
-        };
-        table.add(what, against, &pair, Goal::None);
+        for processes in CROWDS {
+            let _crowd = Crowd::start(processes)?;
+            let pair = Pair::measure_timed(
+                arguments.rounds.min(100),
+                || {
+                    let bin = ours.folder().bin();
+                    prolog(&ours, &bin.join("prolog"), &bin.join("epilog"))
+                },
+                || {
+                    let etc = slurm.lab.folder().etc();
+                    prolog(&slurm.lab, &etc.join("Prolog"), &etc.join("Epilog"))
+                },
+            )?;
+            let what = match (processes, beside) {
+                (0, false) => "Prolog of it alone, the first job".into(),
+                (0, true) => "Prolog of it alone, a second job".into(),
+                _ => format!("the same beside {processes} more processes"),
+            };
+            table.add(&what, against, &pair, Goal::None);
+        }
         if let Some((one, two)) = neighbours {
             end(&ours, one)?;
             end(&slurm.lab, two)?;
