@@ -32,19 +32,24 @@ pub fn start(arguments: &[OsString]) -> Result<Infallible> {
     become_program(xtask.arg("--").args(arguments))
 }
 
-/// As [`start`], for a task of labs. A lab runs what is built here.
+/// As [`start`], for a task of labs. A lab runs what is built here; it can be stopped while the code does not compile.
 fn start_lab(arguments: &[OsString]) -> Result<Infallible> {
+    let own = std::env::current_exe().context("finding the program of this task failed")?;
+    let program = own.with_file_name("lab-tasks");
+    if !program.exists() || arguments.iter().any(|word| word == "demo" || word == "up") {
+        build_labs()?;
+    }
+    become_program(Command::new(program).args(arguments))
+}
+
+fn build_labs() -> Result<()> {
     thread::scope(|scope| {
         // Crates arrive while packages are installed. A failure shows in the build, which needs them.
         scope.spawn(|| cargo::cargo(&["fetch", "--quiet"]).output());
         setup::run(&[setup::CLUSTER])
     })?;
-    if arguments.iter().any(|word| word == "demo" || word == "up") {
-        println!("building gpufrac ...");
-    }
-    cargo::build_for_labs()?;
-    let own = std::env::current_exe().context("finding the program of this task failed")?;
-    become_program(Command::new(own.with_file_name("lab-tasks")).args(arguments))
+    println!("building gpufrac ...");
+    cargo::build_for_labs()
 }
 
 /// Returns only if the program does not start.
