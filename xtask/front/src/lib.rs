@@ -1,7 +1,7 @@
 //! What comes before a task: packages of Debian, and the build of the task's own program.
 //!
 //! `cargo xtask` starts with a program that is compiled in seconds. A demo needs neither what makes packages nor what
-//! runs tests, so its program and all that it shows are one build, while the packages are installed first.
+//! runs tests, so its program and all that it shows are one build, after the packages that the build needs.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,6 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::thread;
 
 use anyhow::{Context, Result};
 
@@ -36,20 +35,29 @@ pub fn start(arguments: &[OsString]) -> Result<Infallible> {
 fn start_lab(arguments: &[OsString]) -> Result<Infallible> {
     let own = std::env::current_exe().context("finding the program of this task failed")?;
     let program = own.with_file_name("lab-tasks");
-    if !program.exists() || arguments.iter().any(|word| word == "demo" || word == "up") {
-        build_labs()?;
+    if starts_cluster(arguments) {
+        setup::run(&[setup::CLUSTER])?;
+        println!("building gpufrac ...");
+        cargo::build_for_labs()?;
+    } else if !program.exists() {
+        // Lists, stops and explains labs, for which nothing is installed.
+        cargo::run(&mut cargo::cargo(&[
+            "build",
+            "--quiet",
+            "--package",
+            "lab-tasks",
+        ]))?;
     }
     become_program(Command::new(program).args(arguments))
 }
 
-fn build_labs() -> Result<()> {
-    thread::scope(|scope| {
-        // Crates arrive while packages are installed. A failure shows in the build, which needs them.
-        scope.spawn(|| cargo::cargo(&["fetch", "--quiet"]).output());
-        setup::run(&[setup::CLUSTER])
-    })?;
-    println!("building gpufrac ...");
-    cargo::build_for_labs()
+/// Whether the task starts a cluster.
+fn starts_cluster(arguments: &[OsString]) -> bool {
+    let is_help = |word: &OsString| word == "--help" || word == "-h";
+    let [task, rest @ ..] = arguments else {
+        return false;
+    };
+    (task == "demo" || rest.first().is_some_and(|word| word == "up")) && !rest.iter().any(is_help)
 }
 
 /// Returns only if the program does not start.
@@ -57,4 +65,28 @@ fn become_program(command: &mut Command) -> Result<Infallible> {
     let words = cargo::line(command);
     let error = command.exec();
     Err(error).with_context(|| format!("starting `{words}` failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_installed_and_gpufrac_is_built_only_for_a_cluster() {
+        let starts = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            starts_cluster(&words)
+        };
+        for line in [
+            "demo",
+            "demo --slurm 26.05",
+            "lab up",
+            "lab up two --reaper",
+        ] {
+            assert!(starts(line), "{line}");
+        }
+        for line in ["lab list", "lab down up", "lab", "lab up --help", "demo -h"] {
+            assert!(!starts(line), "{line}");
+        }
+    }
 }
