@@ -146,8 +146,8 @@ impl Series {
         }
         let target = self.target();
         begin_build(&target)?;
-        // Besides what is packed, tests run an example of slurm-sys. xtask is named for the features, as in
-        // `cargo::build_for_labs`; its own program is not built.
+        // Besides what is packed, tests run an example of slurm-sys. xtask is named so that Cargo takes
+        // the features with which the crates of the folder were compiled; its own program is not built.
         let packages = [&cargo::PACKAGES[..], &["slurm-sys", "xtask"]].concat();
         let kinds = ["--lib", "--examples", "--bin", "gpufrac*"];
         let mut command = cargo(&["build", "--quiet", "--profile", "test"]);
