@@ -15,11 +15,12 @@ fn main() -> ExitCode {
     if let Some(answered) = version::answer("gpufrac-prolog") {
         return answered;
     }
-    let (job, node) = match start::prolog() {
+    let slurm = Controller::new();
+    let (job, node) = match start::prolog(&slurm) {
         Ok(begun) => begun,
         Err(exit) => return exit.into(),
     };
-    let (slurm, log) = (Controller::new(), JobLog::new(job.job_id));
+    let log = JobLog::new(job.job_id);
     match node {
         Ok(node) => carve::prolog(&job, &node, &slurm, &log).into(),
         Err(error) => carve::give_back(&job, error, &slurm, &log).into(),

@@ -66,7 +66,7 @@ impl SlurmError {
 
 /// The questions and requests to Slurm while a slice is made.
 pub trait Slurm {
-    /// Sends the question of a later call of [`Slurm::job`] for this job.
+    /// Sends the question of a later call of [`Slurm::job`] for this job, unless it was sent before.
     fn prefetch(&self, job_id: JobId);
     /// Slurm's record of a job; None if Slurm does not know the id.
     fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
@@ -199,14 +199,14 @@ fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
 
 impl Slurm for Controller {
     fn prefetch(&self, job_id: JobId) {
-        let files = self.send(|client| Ok(client.spank_files()));
-        if let Ok(mut spank) = self.spank.lock() {
-            *spank = Some(files);
+        let (Ok(mut spank), Ok(mut pending)) = (self.spank.lock(), self.pending.lock()) else {
+            return;
+        };
+        if matches!(*pending, Some((asked, _)) if asked == job_id) {
+            return;
         }
-        let answer = self.send(move |client| client.job(job_id.0));
-        if let Ok(mut pending) = self.pending.lock() {
-            *pending = Some((job_id, answer));
-        }
+        *spank = Some(self.send(|client| Ok(client.spank_files())));
+        *pending = Some((job_id, self.send(move |client| client.job(job_id.0))));
     }
 
     fn job(&self, job_id: JobId) -> JobAnswer {

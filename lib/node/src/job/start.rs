@@ -5,6 +5,7 @@ use std::path::Path;
 use gpufrac_core::config::{Config, LAST_GOOD};
 
 use crate::job::environment::{self, JobEnv};
+use crate::job::slurmctld::Slurm;
 use crate::node::{Node, NodeError, Served};
 use crate::state::last_good;
 use gpufrac_host::exit::Exit;
@@ -12,9 +13,13 @@ use gpufrac_host::log::JobLog;
 
 /// The job of a prolog, and its node; without a node if a fraction was granted and the configuration cannot be used.
 /// The error is the exit code of a program that has nothing to do.
-pub fn prolog() -> Result<(JobEnv, Result<Node, NodeError>), Exit> {
+pub fn prolog(slurm: &dyn Slurm) -> Result<(JobEnv, Result<Node, NodeError>), Exit> {
     let job = job()?;
     let is_granted = !job.devices.is_empty() && matches!(job.entry, Ok(Some(_)));
+    if is_granted {
+        // The answer takes longer than all that the prolog does until it needs it.
+        slurm.prefetch(job.job_id);
+    }
     match load(&job) {
         // On a node without a pool Slurm's count is checked.
         Ok(node) if node.has_pools() || is_granted => Ok((job, Ok(node))),
