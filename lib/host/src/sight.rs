@@ -1,6 +1,6 @@
 //! What a process has at a path: its root and its mounts may differ from those of this program.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
-use nix::sys::stat::{Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 /// Whether a process has the same file or folder at a path as this program.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ pub enum Sight {
 }
 
 /// Compares by device and inode, which a bind mount keeps. Links in the path that begin with `/` lead to this program's
-/// own files, so such a path counts as [`Sight::Same`].
+/// own files, so such a path counts as [`Sight::Same`]. The version of a file that was replaced since counts as the same,
+/// because the mount of a container keeps it.
 #[must_use]
 pub fn of(pid: u32, path: &Path) -> Sight {
     let own = match fs::metadata(path) {
@@ -40,9 +41,19 @@ pub fn of(pid: u32, path: &Path) -> Sight {
     let below_root = path.strip_prefix("/").unwrap_or(path);
     match fstatat(&root, below_root, AtFlags::empty()) {
         Ok(seen) if (seen.st_dev, seen.st_ino) == (own.dev(), own.ino()) => Sight::Same,
+        Ok(seen) if is_replaced(&seen, &own) => Sight::Same,
         Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => Sight::Hidden,
         Err(error) => Sight::Unknown(error.into()),
     }
+}
+
+/// Whether a file has no name any more and belongs to the owner of the new one. A user can mount no such file of root's:
+/// `mount` and `move_mount` refuse a file without a name (ENOENT).
+fn is_replaced(seen: &FileStat, own: &Metadata) -> bool {
+    own.is_file()
+        && seen.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits()
+        && (seen.st_dev, seen.st_uid) == (own.dev(), own.uid())
+        && seen.st_nlink == 0
 }
 
 /// As [`of`], for a program that must not wait for a file system of the process's user, such as a FUSE that does not
@@ -117,5 +128,44 @@ mod tests {
         assert!(matches!(of(std::process::id(), &below), Sight::Same));
         drop(other.stdin.take());
         other.wait().expect("a child");
+    }
+
+    /// As a container whose library is replaced by an update. The mount of another file hides it.
+    #[test]
+    fn a_mount_of_a_file_shows_it_after_it_was_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [library, new, other] = ["lib.so", "new", "other"].map(|name| folder.path().join(name));
+        for file in [&library, &new, &other] {
+            fs::write(file, "").expect("a file");
+        }
+        let kept = tempfile::tempdir().expect("a folder");
+        // A container has a file system of its own; the kernel ends a mount on a file that is renamed over.
+        let seen_with_mount_of = |from: &str, update: bool| {
+            let (folder, kept) = (folder.path().display(), kept.path().display());
+            let script = format!(
+                "mount --bind {folder} {kept} && mount -t tmpfs none {folder} && touch {folder}/lib.so && \
+                 mount --bind {kept}/{from} {folder}/lib.so && echo ready && read wait"
+            );
+            let mut container = std::process::Command::new("unshare")
+                .args(["--mount", "sh", "-c", &script])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("unshare");
+            let mut said = [0; 6];
+            io::Read::read_exact(container.stdout.as_mut().expect("a pipe"), &mut said)
+                .expect("root may mount");
+            if update {
+                fs::rename(&new, &library).expect("the folder is root's");
+            }
+            let seen = of(container.id(), &library);
+            drop(container.stdin.take());
+            container.wait().expect("a child");
+            seen
+        };
+        let hidden = seen_with_mount_of("other", false);
+        assert!(matches!(hidden, Sight::Hidden), "{hidden:?}");
+        let seen = seen_with_mount_of("lib.so", true);
+        assert!(matches!(seen, Sight::Same), "{seen:?}");
     }
 }
