@@ -30,7 +30,7 @@ pub use conf::{HookLimits, PrivateValues, SpankFiles};
 pub use elsewhere::{with_node, without_node};
 pub(crate) use load::load;
 pub use load::prefix;
-pub use node::Drained;
+pub use node::{Drained, Drainer};
 pub use reserve::Reserve;
 
 /// The reasons why a question to slurmctld failed.

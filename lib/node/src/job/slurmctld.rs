@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
-use slurm_sys::client::{Client, ClientError, Drained, HookLimits, JobInfo, SpankFiles};
+use slurm_sys::client::{Client, ClientError, Drained, Drainer, HookLimits, JobInfo, SpankFiles};
 use slurm_sys::release::{self, Release, Series};
 
 /// The time limit of an answer.
@@ -244,7 +244,7 @@ impl Slurm for Controller {
 
     fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError> {
         let (node, reason) = (node.to_owned(), reason.to_owned());
-        Self::wait(&self.send(move |client| client.drain(&node, &reason)))
+        Self::wait(&self.send(move |client| client.drain(&node, &reason, Drainer::Hook)))
     }
 
     fn spank_files(&self) -> Option<SpankFiles> {

@@ -5,7 +5,7 @@ use crate::state::put_back::PutBack;
 use gpufrac_core::ids::JobId;
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{
-    Client, ClientError, Drained, JobInfo, JobState, Reserve, with_node, without_node,
+    Client, ClientError, Drained, Drainer, JobInfo, JobState, Reserve, with_node, without_node,
 };
 use slurm_sys::release::{Release, Series};
 
@@ -81,7 +81,7 @@ pub(super) fn carry_out(
                 .collect(),
         ),
         Change::Drain(reason) => {
-            let drained = client.drain(node, &reason)?;
+            let drained = client.drain(node, &reason, Drainer::Reaper)?;
             Ok(Changed::Node(drained == Drained::Done))
         }
         Change::Undrain(reason) => client.undrain(node, &reason).map(Changed::Node),

@@ -9,6 +9,8 @@ use crate::{raw, text};
 
 /// The first words of a reason that gpufrac set.
 const OURS: &str = "gpufrac: ";
+/// The first words of a reason that gpufrac-reaperd set.
+const REAPERS: &str = "gpufrac: stuck: ";
 
 /// Reasons that Slurm itself sets and that explain nothing; gpufrac's reason may replace them.
 const SLURMS: [&str; 4] = [
@@ -17,6 +19,22 @@ const SLURMS: [&str; 4] = [
     "Epilog error",
     "Job env setup error",
 ];
+
+/// The program that drains a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drainer {
+    /// A Prolog or Epilog, after an error that an admin corrects.
+    Hook,
+    /// gpufrac-reaperd, which takes its drain back: a node that is drained for another reason stays as it is.
+    Reaper,
+}
+
+/// Why a node is down or drained.
+struct Standing {
+    /// Empty if there is none.
+    reason: String,
+    is_drained: bool,
+}
 
 /// The outcome of a request to drain a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,15 +46,16 @@ pub enum Drained {
 }
 
 impl Client {
-    /// Drains a node. The reason gets the prefix `gpufrac: `. A reason of an admin stays.
+    /// Drains a node. The reason gets the prefix `gpufrac: `; one of gpufrac-reaperd begins with `stuck: `. A reason of
+    /// an admin stays.
     ///
     /// # Errors
     /// slurmctld refused or did not answer.
-    pub fn drain(&self, node: &str, reason: &str) -> Result<Drained, ClientError> {
+    pub fn drain(&self, node: &str, reason: &str, by: Drainer) -> Result<Drained, ClientError> {
         let name = c_text(node);
-        let standing = self.reason_of(&name)?;
-        if !may_replace(&standing) {
-            return Ok(Drained::Reasoned(standing));
+        let standing = self.standing(&name)?;
+        if !by.may_replace(&standing) {
+            return Ok(Drained::Reasoned(standing.reason));
         }
         let reason = c_text(&format!("{OURS}{reason}"));
         self.update_node(&name, |change| {
@@ -53,7 +72,7 @@ impl Client {
     /// slurmctld refused or did not answer.
     pub fn undrain(&self, node: &str, reason: &str) -> Result<bool, ClientError> {
         let name = c_text(node);
-        if self.reason_of(&name)? != format!("{OURS}{reason}") {
+        if self.standing(&name)?.reason != format!("{OURS}{reason}") {
             return Ok(false);
         }
         self.update_node(&name, |change| {
@@ -81,8 +100,7 @@ impl Client {
         self.check("slurm_update_node", code)
     }
 
-    /// The reason why a node is down or drained; empty if it is neither.
-    fn reason_of(&self, name: &CStr) -> Result<String, ClientError> {
+    fn standing(&self, name: &CStr) -> Result<Standing, ClientError> {
         let mut answer: *mut raw::node_info_msg_t = ptr::null_mut();
         // SAFETY: the name is only read; `answer` receives a message that is freed below.
         let code = unsafe {
@@ -97,34 +115,81 @@ impl Client {
         // not used after it was freed.
         unsafe {
             let message = &*answer;
-            let reason = if message.node_array.is_null() || message.record_count == 0 {
-                None
-            } else {
-                text::read((*message.node_array).reason)
-            };
+            let node = message
+                .node_array
+                .as_ref()
+                .filter(|_| message.record_count > 0);
+            let reason = node.and_then(|node| text::read(node.reason));
+            let is_drained =
+                node.is_some_and(|node| node.node_state & raw::GPUFRAC_NODE_DRAIN != 0);
             self.library.slurm_free_node_info_msg(answer);
-            Ok(reason.unwrap_or_default())
+            Ok(Standing {
+                reason: reason.unwrap_or_default(),
+                is_drained,
+            })
         }
     }
 }
 
-/// Whether gpufrac or Slurm itself set the reason, and not an admin.
-fn may_replace(reason: &str) -> bool {
-    let is_slurms = SLURMS.iter().any(|start| reason.starts_with(start));
-    reason.is_empty() || reason.starts_with(OURS) || is_slurms
+impl Drainer {
+    /// Whether the reason is gpufrac's or explains nothing, and, for gpufrac-reaperd, whether no other drain would end
+    /// with its own.
+    fn may_replace(self, standing: &Standing) -> bool {
+        let Standing { reason, is_drained } = standing;
+        let is_slurms = || SLURMS.iter().any(|start| reason.starts_with(start));
+        match self {
+            _ if reason.is_empty() => true,
+            Drainer::Hook => reason.starts_with(OURS) || is_slurms(),
+            Drainer::Reaper if *is_drained => reason.starts_with(REAPERS),
+            Drainer::Reaper => reason.starts_with(OURS),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn may_replace(by: Drainer, reason: &str, is_drained: bool) -> bool {
+        let reason = reason.to_owned();
+        by.may_replace(&Standing { reason, is_drained })
+    }
+
     #[test]
     fn an_admins_reason_stays() {
         for reason in ["", "gpufrac: GPU 0 is not in MIG mode", "Prolog error"] {
-            assert!(may_replace(reason), "{reason:?}");
+            assert!(may_replace(Drainer::Hook, reason, true), "{reason:?}");
         }
         for reason in ["ticket 7", "see gpufrac: 7", "prolog error, ask Ada"] {
-            assert!(!may_replace(reason), "{reason:?}");
+            for is_drained in [false, true] {
+                assert!(
+                    !may_replace(Drainer::Hook, reason, is_drained),
+                    "{reason:?}"
+                );
+                assert!(
+                    !may_replace(Drainer::Reaper, reason, is_drained),
+                    "{reason:?}"
+                );
+            }
+        }
+    }
+
+    /// Such a drain would end with the daemon's own.
+    #[test]
+    fn the_reaper_takes_over_no_drain_of_a_hook_or_of_slurm() {
+        let other = ["gpufrac: GPU 0 is not in MIG mode", "Prolog error"];
+        for reason in other {
+            assert!(!may_replace(Drainer::Reaper, reason, true), "{reason:?}");
+        }
+        for (reason, is_drained) in [
+            ("gpufrac: stuck: GPU 0", true),
+            ("", true),
+            (other[0], false),
+        ] {
+            assert!(
+                may_replace(Drainer::Reaper, reason, is_drained),
+                "{reason:?}"
+            );
         }
     }
 }
