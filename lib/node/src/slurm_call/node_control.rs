@@ -108,35 +108,56 @@ fn leave(client: &Client, node: &str, noted: &PutBack) -> Result<Way, ClientErro
         return Ok(Way::Over);
     };
     match job.state {
-        JobState::Pending if job.restart_count > noted.restart_count => {}
-        JobState::Finished => return Ok(Way::Over),
-        JobState::Running | JobState::Suspended if job.restart_count > noted.restart_count => {
-            return Ok(Way::Over);
+        JobState::Pending if job.restart_count > noted.restart_count => {
+            send_away(client, node, &job, noted.held)
         }
-        _ => return Ok(Way::NotYet),
+        JobState::Finished => Ok(Way::Over),
+        JobState::Running | JobState::Suspended if job.restart_count > noted.restart_count => {
+            // An earlier answer was lost: it waits without this node when it waits again.
+            Ok(if is_excluded(&job, node) { Way::Elsewhere } else { Way::Over })
+        }
+        _ => Ok(Way::NotYet),
     }
-    let sent = send_away(client, node, &job, noted.held);
-    Ok(sent.unwrap_or_else(|error| Way::Refused(error.to_string())))
 }
 
+/// Excludes this node for a job that waits, if another node could start it. What an earlier question left, whose process
+/// was killed or whose answer was lost, changes nothing: no user excludes the node on which the job ran.
+///
+/// # Errors
+/// It is not known whether the node is excluded; the question can be repeated.
 fn send_away(
     client: &Client,
     node: &str,
     job: &JobInfo,
     release: bool,
 ) -> Result<Way, ClientError> {
-    client.set_excluded_nodes(job, &with_node(&job.excluded_nodes, node))?;
+    let users = without_node(&job.excluded_nodes, node);
+    if let Err(refused) = client.set_excluded_nodes(job, &with_node(&users, node))
+        && !is_excluded(&client.known_job(job.job_id)?, node)
+    {
+        return Ok(Way::Refused(refused.to_string()));
+    }
     // Slurm would hold a job that no node can start.
     let could_start = client.could_start(job);
     if !matches!(could_start, Ok(true)) {
-        client.set_excluded_nodes(job, &job.excluded_nodes)?;
-        return could_start.map(|_| Way::Nowhere);
+        if client.set_excluded_nodes(job, &users).is_err() {
+            // It comes back with the jobs that are away.
+            return Ok(Way::Elsewhere);
+        }
+        return Ok(
+            could_start.map_or_else(|error| Way::Refused(error.to_string()), |_| Way::Nowhere)
+        );
     }
     if starts_soon(job) {
         let now = i64::try_from(now_unix()).unwrap_or(0);
-        client.start_soon(job, now, release)?;
+        // Otherwise it starts after Slurm's two minutes.
+        let _ = client.start_soon(job, now, release);
     }
     Ok(Way::Elsewhere)
+}
+
+fn is_excluded(job: &JobInfo, node: &str) -> bool {
+    without_node(&job.excluded_nodes, node) != job.excluded_nodes
 }
 
 /// Slurm lets a requeued job wait for two minutes because its nodes still know its last run; the node that is excluded

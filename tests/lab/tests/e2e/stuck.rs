@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use gpufrac_lab::{JobId, Lab, LabError, User};
+use nix::sys::signal::Signal;
 use test_seed::Dice;
 
 use crate::{HOLD, go};
@@ -215,6 +216,37 @@ fn arrays_and_jobs_of_several_nodes_leave_a_node() -> Result<(), LabError> {
     free(&lab, bad)?;
     lab.wait("the places are free", 60 * SECOND, || {
         Ok(lab.leases(bad)?.is_empty().then_some(()))
+    })?;
+    lab.expect_nothing_left()
+}
+
+/// As a daemon leaves it that is killed, or gets no answer, while it sends a job away.
+#[test]
+fn an_exclusion_of_which_no_answer_came_is_taken_back() -> Result<(), LabError> {
+    let mut lab = Lab::builder().gpus("H100-80", 1).reaper(REAPER).start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    stick(&lab, &user, &node, &["0.5"; 2])?;
+    lab.stop_reaper(&node, Signal::SIGKILL)?;
+    let job = lab.sbatch(&user, &["--gres=gpufrac:0.5", "--wrap=true"])?;
+    let put_back = lab.folder().var(&node).join(format!("put-back/{job}"));
+    lab.wait("the node gives the job back", 60 * SECOND, || {
+        let waits = put_back.exists() && lab.job(job)?.state() == "PENDING";
+        Ok(waits.then_some(()))
+    })?;
+    let (job_id, excluded) = (format!("JobId={job}"), format!("ExcNodeList={node}"));
+    let update = ["update", &job_id, &excluded];
+    lab.command("scontrol").args(update).stdout()?;
+    lab.start_reaper(&node)?;
+    lab.wait("no note is left", 60 * SECOND, || {
+        Ok((!put_back.exists()).then_some(()))
+    })?;
+    let list = lab.job(job)?.field("ExcNodeList").to_owned();
+    assert!(!list.contains(&node), "{list}");
+    let id = job.to_string();
+    lab.command("scancel").args([&id]).stdout()?;
+    free(&lab, &node)?;
+    lab.wait("the places are free", 60 * SECOND, || {
+        Ok(lab.leases(&node)?.is_empty().then_some(()))
     })?;
     lab.expect_nothing_left()
 }
