@@ -51,6 +51,8 @@ pub(super) struct Places {
     looked: Option<BootTime>,
     /// When the hook ran, by place and first failure.
     hooked: BTreeMap<(String, u64), BootTime>,
+    /// Whether slurmctld has confirmed the drain that is noted.
+    is_drained: bool,
     search: Search,
 }
 
@@ -108,9 +110,9 @@ impl Places {
         ran
     }
 
-    /// Drains the node if too much is lost, and takes that back.
+    /// Drains the node if too much is lost, and takes that back. Asks again until slurmctld confirms it.
     fn drain(
-        &self,
+        &mut self,
         node: &Node,
         slurm: &impl NodeControl,
         places: &[Stuck],
@@ -118,27 +120,31 @@ impl Places {
     ) -> Result<(), PlacesError> {
         let reason = reason_to_drain(node.config.stuck, places);
         match (stuck::drained(node)?, reason) {
-            (None, Some(reason)) => {
+            (noted, Some(reason)) if !self.is_drained => {
+                let reason = noted.unwrap_or(reason);
                 // Noted first: a daemon that is killed in between takes the drain back, too.
                 stuck::note_drain(node, Some(&reason))?;
                 let done = slurm.change(&node.name, Change::Drain(reason.clone()))?;
-                // `stuck = "drain"`, or more than half of a GPU was lost for ten minutes. Cure: As of a stuck place;
-                // the node is resumed by itself.
-                match done {
-                    Changed::Node(true) => log.error(format!("drained the node: {reason}")),
-                    // An admin's reason stands there already.
-                    _ => stuck::note_drain(node, None)?,
+                self.is_drained = done == Changed::Node(true);
+                if self.is_drained {
+                    // `stuck = "drain"`, or more than half of a GPU was lost for ten minutes. Cure: As of a stuck
+                    // place; the node is resumed by itself.
+                    log.error(format!("drained the node: {reason}"));
+                } else {
+                    // Another reason stands there already.
+                    stuck::note_drain(node, None)?;
                 }
             }
             (Some(reason), None) => {
                 let done = slurm.change(&node.name, Change::Undrain(reason))?;
                 stuck::note_drain(node, None)?;
+                self.is_drained = false;
                 if done == Changed::Node(true) {
                     // The drain was taken back. Cure: Nothing.
                     log.info("the places are free again: the node takes jobs");
                 }
             }
-            (None, None) | (Some(_), Some(_)) => {}
+            (None, None) | (_, Some(_)) => {}
         }
         Ok(())
     }
@@ -167,10 +173,8 @@ impl Places {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let devices = node.config.devices_of_node(&node.name, count);
         // Nothing starts on a drained node.
-        let wanted = match stuck::drained(node)? {
-            Some(_) => Vec::new(),
-            None => places.iter().filter_map(want).collect(),
-        };
+        let open = places.iter().filter(|_| !self.is_drained);
+        let wanted: Vec<Want> = open.filter_map(want).collect();
         for step in self.search.steps(&wanted, &have, devices.len(), now) {
             match step {
                 Step::Cancel(job) => {
@@ -311,6 +315,9 @@ fn request(node: &Node, devices: &[Device<'_>], places: &[Stuck], wanted: Want) 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use gpufrac_core::config::Config;
     use gpufrac_core::ids::{DeviceIndex, GpuIndex};
 
     use super::*;
@@ -353,6 +360,47 @@ mod tests {
         let places = [place(0, 100, 9000, true)];
         assert_eq!(reason_to_drain(WhenStuck::Avoid, &places), None);
         assert_eq!(reason_to_drain(WhenStuck::Drain, &places), None);
+    }
+
+    /// A slurmctld that is down at first.
+    #[derive(Default)]
+    struct Restarting {
+        asked: RefCell<Vec<Change>>,
+    }
+
+    impl NodeControl for Restarting {
+        fn change(&self, _: &str, change: Change) -> Result<Changed, SlurmError> {
+            self.asked.borrow_mut().push(change);
+            match self.asked.borrow().len() {
+                1 => Err(SlurmError::TooSlow),
+                _ => Ok(Changed::Node(true)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_drain_is_asked_for_until_slurm_confirms_it() {
+        let keep = tempfile::tempdir().unwrap();
+        let mut node = Node::new(Config::empty(), "n1");
+        node.state = keep.path().canonicalize().unwrap();
+        node.config.stuck = WhenStuck::Drain;
+        let (slurm, log) = (Restarting::default(), JobLog::reaper());
+        let stuck = [place(0, 13, 0, false)];
+        let mut places = Places::default();
+        assert!(places.drain(&node, &slurm, &stuck, &log).is_err());
+        assert!(!places.is_drained);
+        for _ in 0..2 {
+            places.drain(&node, &slurm, &stuck, &log).unwrap();
+            assert!(places.is_drained);
+        }
+        let asked = slurm.asked.take();
+        assert!(matches!(&asked[..], [Change::Drain(one), Change::Drain(other)] if one == other));
+        // The daemon is started again, and the place is freed.
+        let mut places = Places::default();
+        places.drain(&node, &slurm, &stuck, &log).unwrap_err();
+        places.drain(&node, &slurm, &[], &log).unwrap();
+        assert!(matches!(slurm.asked.borrow()[1], Change::Undrain(_)));
+        assert_eq!(stuck::drained(&node).unwrap(), None);
     }
 
     #[test]
