@@ -256,6 +256,7 @@ fn name_holders(node: &Node, place: &mut Stuck) -> Result<(), FileError> {
         (None, None) => return Ok(()),
     };
     place.by_user |= holders.is_users();
+    place.may_be_users = holders.may_be_users();
     place.holders = Some(holders.to_string());
     stuck::note(node, place)
 }
@@ -263,7 +264,8 @@ fn name_holders(node: &Node, place: &mut Stuck) -> Result<(), FileError> {
 /// Why the node is drained; None if it is not.
 fn reason_to_drain(when: WhenStuck, places: &[Stuck]) -> Option<String> {
     // What a user can cause drains no node.
-    let mut by_node = places.iter().filter(|place| !place.by_user);
+    let is_users = |place: &&Stuck| place.by_user || place.may_be_users;
+    let mut by_node = places.iter().filter(|place| !is_users(place));
     let first: &Stuck = match when {
         WhenStuck::Drain => by_node.next()?,
         WhenStuck::Avoid => {
@@ -360,6 +362,9 @@ mod tests {
         let places = [place(0, 100, 9000, true)];
         assert_eq!(reason_to_drain(WhenStuck::Avoid, &places), None);
         assert_eq!(reason_to_drain(WhenStuck::Drain, &places), None);
+        let mut unknown = place(0, 100, 9000, false);
+        unknown.may_be_users = true;
+        assert_eq!(reason_to_drain(WhenStuck::Drain, &[unknown]), None);
     }
 
     /// A slurmctld that is down at first.

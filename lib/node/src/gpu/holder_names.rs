@@ -135,6 +135,8 @@ pub enum Holders {
     Unseen {
         /// Processes that may hold it in the driver: known programs, and those of the system that have the GPU open.
         running: Vec<Process>,
+        /// Whether an ordinary user has processes with too many files to be searched.
+        may_be_users: bool,
     },
 }
 
@@ -148,14 +150,14 @@ impl Holders {
             let minors = [instance.gi_cap_minor, instance.ci_cap_minor];
             minors.map(|minor| DeviceNumber { major, minor }).to_vec()
         });
-        search(&files, caps.gpu_device(gpu).ok())
+        search(&files, caps.gpu_device(gpu).ok(), holders::FEW)
     }
 
     /// The holders of a GPU's device file.
     #[must_use]
     pub fn of_gpu(caps: &Caps, gpu: DeviceMinor) -> Holders {
         let device = caps.gpu_device(gpu).ok();
-        search(device.as_slice(), None)
+        search(device.as_slice(), None, holders::FEW)
     }
 
     /// Whether a process of an ordinary user is among those that are seen: then the cause is a user's.
@@ -163,14 +165,26 @@ impl Holders {
     pub fn is_users(&self) -> bool {
         matches!(self, Holders::Seen(holders) if holders.iter().any(Process::is_users))
     }
+
+    /// Whether nobody was seen, and an ordinary user has processes that could not be searched.
+    #[must_use]
+    pub fn may_be_users(&self) -> bool {
+        matches!(self, Holders::Unseen { may_be_users, .. } if *may_be_users)
+    }
 }
 
 impl fmt::Display for Holders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (processes, one, several) = match self {
             Holders::Seen(holders) => (holders, "holds it", "hold it"),
-            Holders::Unseen { running } => {
+            Holders::Unseen {
+                running,
+                may_be_users,
+            } => {
                 f.write_str("nobody is seen to hold it")?;
+                if *may_be_users {
+                    f.write_str(", but a user's processes have too many files to be searched")?;
+                }
                 if running.is_empty() {
                     return Ok(());
                 }
@@ -190,10 +204,12 @@ impl fmt::Display for Holders {
 }
 
 /// The processes that hold one of `files`; if there are none, those that may hold a place of the GPU `behind`.
-fn search(files: &[DeviceNumber], behind: Option<DeviceNumber>) -> Holders {
+/// `most`: descriptors that are checked.
+fn search(files: &[DeviceNumber], behind: Option<DeviceNumber>, most: usize) -> Holders {
     let wanted = |device| files.contains(&device) || behind == Some(device);
-    let found = holders::of_devices(wanted, holders::FEW);
+    let found = holders::of_devices(wanted, most);
     let (seen, others): (Vec<_>, Vec<_>) = found
+        .holders
         .into_iter()
         .partition(|holder| files.contains(&holder.device));
     let read = |found: &[Holder]| {
@@ -215,7 +231,12 @@ fn search(files: &[DeviceNumber], behind: Option<DeviceNumber>) -> Holders {
     running.extend(of_system);
     running.sort_by_key(|process| (process.is_users(), process.pid));
     running.truncate(MOST_KEPT);
-    Holders::Unseen { running }
+    let mut unsearched = found.unsearched.into_iter().filter_map(Process::read);
+    let may_be_users = unsearched.any(|process| process.is_users());
+    Holders::Unseen {
+        running,
+        may_be_users,
+    }
 }
 
 /// The running processes whose program file has a known name, those of users too.

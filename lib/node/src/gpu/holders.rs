@@ -53,7 +53,7 @@ impl std::fmt::Display for Holder {
 pub struct Search {
     /// The processes that hold one of the devices.
     pub holders: Vec<Holder>,
-    /// Processes with too many descriptors to be searched.
+    /// Processes with too many descriptors to be searched, or for which no time was left.
     pub unsearched: Vec<i32>,
 }
 
@@ -93,21 +93,21 @@ pub fn search(
 /// The processes of all users, root's too, but this one, that hold a device in `wanted` open: root's first, as a user
 /// can start many processes, then those with few descriptors, until `most` descriptors were checked or a second is
 /// over.
-pub fn of_devices(wanted: impl Fn(DeviceNumber) -> bool, most: usize) -> Vec<Holder> {
+pub fn of_devices(wanted: impl Fn(DeviceNumber) -> bool, most: usize) -> Search {
     let begun = Instant::now();
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let others = pids().filter(|pid| *pid != own);
     let mut others: Vec<Suspect> = others.filter_map(Suspect::read).collect();
     others.sort_by_key(|process| (process.user != UserId::ROOT, process.table_size));
-    let mut found = Vec::new();
+    let mut search = Search::default();
     let mut left = most;
     for process in others {
-        if begun.elapsed() > SECOND {
-            break;
+        let is_late = begun.elapsed() > SECOND;
+        if is_late || !process.search(&wanted, &mut left, &mut search.holders) {
+            search.unsearched.push(process.pid);
         }
-        process.search(&wanted, &mut left, &mut found);
     }
-    found
+    search
 }
 
 /// The processes of such a search, each once.

@@ -268,7 +268,7 @@ pub(crate) fn users_of(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError
         return Ok(users);
     };
     let found = holders::of_devices(|held| held == device, holders::FEW);
-    let pids = holders::pids_of(&found).into_iter();
+    let pids = holders::pids_of(&found.holders).into_iter();
     let users = pids.filter_map(|pid| Some(GpuUser::new(u32::try_from(pid).ok()?, false)));
     Ok(users.collect())
 }

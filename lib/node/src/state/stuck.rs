@@ -78,6 +78,9 @@ pub struct Stuck {
     /// Whether a process of a user is the cause. Then the node is not drained.
     #[serde(default)]
     pub by_user: bool,
+    /// Whether a user's process, which could not be searched, may be the cause. The node is not drained meanwhile.
+    #[serde(default)]
+    pub may_be_users: bool,
 }
 
 impl Lost {
@@ -124,6 +127,7 @@ impl Stuck {
             answer,
             holders: None,
             by_user: false,
+            may_be_users: false,
         }
     }
 

@@ -86,7 +86,7 @@ fn daemons_of_the_system_are_named_and_a_users_process_is_no_daemon() {
     .unwrap();
     let (roots, users) = (folder("root"), folder("user"));
     let find = |running: &Running| {
-        let Holders::Unseen { running: found } = search(&[DEVICE], None) else {
+        let Holders::Unseen { running: found, .. } = search(&[DEVICE], None, holders::FEW) else {
             panic!("nobody holds it");
         };
         found.into_iter().find(|found| found.pid == running.pid())
@@ -94,7 +94,7 @@ fn daemons_of_the_system_are_named_and_a_users_process_is_no_daemon() {
 
     let daemon = Running::start(&roots, "nv-hostengine", 0, None);
     let same_name = Running::start(&users, "nv-hostengine", USER, None);
-    let text = search(&[DEVICE], None).to_string();
+    let text = search(&[DEVICE], None, holders::FEW).to_string();
     let start = format!(
         "nobody is seen to hold it; DCGM's daemon (nv-hostengine, pid {}",
         daemon.pid()
@@ -109,13 +109,13 @@ fn daemons_of_the_system_are_named_and_a_users_process_is_no_daemon() {
     // One of the system that has the GPU open may hold the place; gpufrac's own are not named.
     let unknown = Running::start(&roots, "monitoring", 0, open());
     let own = Running::start(&roots, "gpufrac-reaperd", 0, open());
-    let Holders::Unseen { running } = search(&[], Some(DEVICE)) else {
+    let Holders::Unseen { running, .. } = search(&[], Some(DEVICE), holders::FEW) else {
         panic!("nobody is searched for");
     };
     let pids: Vec<i32> = running.iter().map(|process| process.pid).collect();
     assert!(pids.contains(&unknown.pid()) && !pids.contains(&own.pid()));
 
-    let holders = search(&[DEVICE], None);
+    let holders = search(&[DEVICE], None, holders::FEW);
     let start = format!("`monitoring` (pid {}", unknown.pid());
     let text = holders.to_string();
     assert!(
@@ -125,13 +125,29 @@ fn daemons_of_the_system_are_named_and_a_users_process_is_no_daemon() {
     assert!(!holders.is_users());
 
     let users = Running::start(&users, "python3", USER, open());
-    let holders = search(&[DEVICE], None);
+    let holders = search(&[DEVICE], None, holders::FEW);
     assert!(holders.is_users());
     let Holders::Seen(seen) = holders else {
         panic!("two hold it");
     };
     let pids: Vec<i32> = seen.iter().map(|process| process.pid).collect();
     assert_eq!(pids, [users.pid(), unknown.pid()]);
+}
+
+/// A user with many open files could hide the holder, and have the node drained.
+#[test]
+fn a_search_that_gives_up_says_that_a_user_may_be_the_cause() {
+    test_seed::needs_root();
+    let keep = tempfile::tempdir().unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(keep.path(), mode).unwrap();
+    let _users = Running::start(keep.path(), "sleep", USER, None);
+    let holders = search(&[DEVICE], None, 0);
+    assert!(holders.may_be_users() && !holders.is_users());
+    let expected =
+        "nobody is seen to hold it, but a user's processes have too many files to be searched";
+    let text = holders.to_string();
+    assert!(text.starts_with(expected), "{text}");
 }
 
 #[test]
@@ -217,6 +233,9 @@ fn a_message_names_a_few_and_counts_the_others() {
         seen.to_string(),
         "nvidia-smi (pid 1), nvidia-smi (pid 2), nvidia-smi (pid 3), nvidia-smi (pid 4) and 2 more hold it"
     );
-    let nobody = Holders::Unseen { running: vec![] };
+    let nobody = Holders::Unseen {
+        running: vec![],
+        may_be_users: false,
+    };
     assert_eq!(nobody.to_string(), "nobody is seen to hold it");
 }
