@@ -58,7 +58,23 @@ pub fn build() -> Result<()> {
 
 /// Builds what a lab runs, and the program that starts it, without optimisations.
 pub fn build_for_labs() -> Result<()> {
-    build_with(&[of_labs(), vec!["-p", "lab-tasks"]].concat())
+    let mut build = build_command(&[of_labs(), vec!["-p", "lab-tasks"]].concat());
+    if !has_incremental_data() {
+        build.env("CARGO_INCREMENTAL", "0");
+    }
+    run(&mut build)
+}
+
+/// Whether an earlier build was incremental. The first build for a lab is not, because the data for the next one take a
+/// quarter of the time of gpufrac's crates.
+fn has_incremental_data() -> bool {
+    let written = std::fs::read_dir(root().join("target/debug/incremental"));
+    let mut names = written
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|it| it.file_name());
+    names.any(|name| name.to_string_lossy().starts_with("gpufrac_core-"))
 }
 
 /// As [`build_for_labs`], with the optimisations of a release.
@@ -72,8 +88,13 @@ fn of_labs() -> Vec<&'static str> {
 }
 
 fn build_with(options: &[&str]) -> Result<()> {
-    let kinds = ["--lib", "--bins", "--examples", "--quiet"];
-    run(cargo(&["build"]).args(options).args(kinds))
+    run(&mut build_command(options))
+}
+
+fn build_command(options: &[&str]) -> Command {
+    let mut build = cargo(&["build", "--lib", "--bins", "--examples", "--quiet"]);
+    build.args(options);
+    build
 }
 
 /// The words of a command, for messages.
