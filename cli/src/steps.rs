@@ -58,13 +58,19 @@ impl Steps<'_> {
                 .iter()
                 .map(|change| change.path.display().to_string())
                 .collect();
+            let own = hostlist::short(&self.proposal.own_gres_conf);
+            let except = if own.is_empty() {
+                String::new()
+            } else {
+                format!(", but gres.conf not on {own}, which keep their own")
+            };
             let write = if self.written {
                 "on this host they are written; write the same on every other one"
             } else {
                 "write them on every host"
             };
             lines.push(format!(
-                "{}: {write}; in plugstack.conf a node has `required`, a login host `optional`",
+                "{}: {write}{except}; in plugstack.conf a node has `required`, a login host `optional`",
                 files.join(", ")
             ));
         }

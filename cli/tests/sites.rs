@@ -27,7 +27,7 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     Case {
         site: "untyped",
         node: "gn01",
@@ -190,6 +190,23 @@ const CASES: [Case; 14] = [
         ],
         gone: &[],
         said: &[],
+    },
+    // gres.conf has the lines of this node's line of slurm.conf alone: l[01-04] have another file.
+    Case {
+        site: "own-files",
+        node: "h01",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[(
+            "gres.conf",
+            "NodeName=h[01-02] Name=gpu Type=half File=/dev/gpufrac/half[0-7]",
+        )],
+        gone: &[("gres.conf", "l[01-04]"), ("gres.conf", "h100")],
+        said: &[
+            "gres.conf: l[01-04] have other GPUs by their Gres= than the lines without NodeName, and get none of these lines",
+            "run `gpufrac init` on one of them",
+            "write the same on every other one, but gres.conf not on l[01-04], which keep their own;",
+        ],
     },
     Case {
         site: "part-untyped",

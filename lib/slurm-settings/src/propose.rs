@@ -6,6 +6,7 @@
 
 mod consequences;
 mod devices;
+mod own_files;
 #[cfg(test)]
 mod tests;
 
@@ -60,6 +61,8 @@ pub struct Proposal {
     pub left: Vec<Finding>,
     /// The nodes of pools whose devices change.
     pub nodes: Vec<String>,
+    /// The nodes with a gres.conf of their own: this one names other GPUs than their `Gres=`.
+    pub own_gres_conf: Vec<String>,
     /// Whether a changed setting requires that no job runs on any node.
     pub concerns_all_nodes: bool,
     /// What makes the changes impossible with the running Slurm; None if they are possible.
@@ -110,6 +113,10 @@ pub fn propose(
     let after = draft.files().site;
     let mut proposal = draft.proposal;
     left.extend(devices::lost(&proposal.lost, &settings.slurm_conf()));
+    left.extend(own_files::left(
+        &proposal.own_gres_conf,
+        &files.gres.path.display().to_string(),
+    ));
     proposal.left = left;
     proposal.refused = refused;
     proposal.consequences = consequences::of(settings, &after, config, &proposal.nodes);

@@ -15,7 +15,7 @@ use super::super::gres_lines::{
     GresDevice, NodeLines, PLAIN, files_of, is_own_type, share_line, short_files,
 };
 use super::super::{nodes, rules};
-use super::{Draft, Gpus};
+use super::{Draft, Gpus, own_files};
 use gpufrac_slurm_conf::{Files, Line, Site, SlurmNode, counts, edit};
 
 /// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions
@@ -67,6 +67,11 @@ impl Draft<'_> {
         if groups.is_empty() {
             return Ok(());
         }
+        let others = counting_gpus(&files.site).into_iter();
+        let others = others.filter(|node| !changed.contains(node));
+        self.proposal.own_gres_conf = others
+            .filter(|node| own_files::has_own(&files, node))
+            .collect();
         let mut edits: Vec<Edit> = Vec::new();
         for line in &files.gres.lines {
             edits.extend(self.line_of_gres_conf(line, changed, &files.site));
@@ -151,8 +156,12 @@ impl Draft<'_> {
             Some(text) if !text.eq_ignore_ascii_case("ALL") => {
                 Hostlist::as_slurm(text).ok()?.names().to_vec()
             }
-            // A line without NodeName is for all nodes that count GPUs.
-            _ => counting_gpus(site),
+            // A line without NodeName is for all nodes that count GPUs, except those with another file.
+            _ => {
+                let mut all = counting_gpus(site);
+                all.retain(|node| !self.proposal.own_gres_conf.contains(node));
+                all
+            }
         };
         let (gone, stay): (Vec<String>, Vec<String>) =
             all.into_iter().partition(|node| changed.contains(node));
