@@ -27,7 +27,7 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 17] = [
     Case {
         site: "untyped",
         node: "gn01",
@@ -206,6 +206,39 @@ const CASES: [Case; 15] = [
             "gres.conf: l[01-04] have other GPUs by their Gres= than the lines without NodeName, and get none of these lines",
             "run `gpufrac init` on one of them",
             "write the same on every other one, but gres.conf not on l[01-04], which keep their own;",
+        ],
+    },
+    // Each pool lists its GPUs, and lends other parts.
+    Case {
+        site: "two-models",
+        node: "mix01",
+        gpus: &["A100-40", "L40S-48", "L40S-48", "A100-40"],
+        args: &[],
+        lines: &[
+            ("gpufrac.toml", "cpus_per_gpu = 16"),
+            ("gpufrac.toml", "memory_per_gpu = \"125000M\""),
+        ],
+        gone: &[],
+        said: &[
+            "partition gpu: a GPU brings 16 CPUs and 125000 MB",
+            "instead of --gres=gpu:a100:1 users write --gres=gpufrac:0.5, the largest part",
+            "instead of --gres=gpu:l40s:1 users write --gres=gpufrac:1\n",
+        ],
+    },
+    Case {
+        site: "two-detected",
+        node: "mix01",
+        gpus: &["A100-40", "L40S-48", "L40S-48", "A100-40"],
+        args: &[],
+        lines: &[
+            ("gpufrac.toml", "cpus_per_gpu = 16"),
+            ("gpufrac.toml", "memory_per_gpu = \"125000M\""),
+        ],
+        gone: &[],
+        said: &[
+            "partition gpu: a GPU brings 16 CPUs and 125000 MB",
+            "instead of --gres=gpu:a100:1 users write --gres=gpufrac:0.5, the largest part",
+            "instead of --gres=gpu:l40s:1 users write --gres=gpufrac:1\n",
         ],
     },
     Case {

@@ -87,6 +87,21 @@ pub(super) fn of_all(settings: &Settings, config: &Config, node: &str) -> GpuCou
     of_whole(&sources(settings, config, node))
 }
 
+/// The number of GPUs by which the CPUs and the memory of a node are divided: those of pools, also where `gpus` lists
+/// them, and those without a pool.
+pub(super) fn with_resources(settings: &Settings, config: &Config, node: &str) -> Option<u32> {
+    let sources = sources(settings, config, node);
+    if !sources.is_set_up(config) {
+        return of_whole(&sources).number();
+    }
+    let whole = of(settings, config, node).number()?;
+    let devices = config.devices_of_node(node, whole).into_iter();
+    let pooled: BTreeSet<_> = devices.map(|device| device.gpu_index).collect();
+    let plain = sources.lines.iter().flat_map(NodeLines::plain_gpus);
+    let plain: usize = plain.map(|(_, files)| files.len()).sum();
+    u32::try_from(pooled.len() + plain).ok()
+}
+
 fn of_whole(sources: &Sources<'_>) -> GpuCount {
     let facts = sources.facts();
     let Some(first) = facts.first() else {

@@ -190,7 +190,7 @@ fn cpus_for_all(
     node: &SlurmNode,
 ) -> Option<u64> {
     let cpus = u64::from(node.cpus()?);
-    let gpus = gpu_count::of(settings, config, &node.name).number()?;
+    let gpus = gpu_count::with_resources(settings, config, &node.name)?;
     let fits = |per_gpu: &u64| {
         let per_gpu = PerGpu {
             cpus: Some(*per_gpu),
@@ -216,7 +216,8 @@ pub fn proposed(settings: &Settings, config: &Config, name: &str) -> PerGpu {
     let nodes = partition.nodes.iter().filter_map(|node| site.node(node));
     let of_node = |node: &SlurmNode| {
         pieces(settings, config, partition, node, known)?;
-        let gpus = u64::from(gpu_count::of(settings, config, &node.name).number()?.max(1));
+        let gpus = gpu_count::with_resources(settings, config, &node.name)?;
+        let gpus = u64::from(gpus.max(1));
         let by_gpu = || Some(u64::from(node.cpus()?) / gpus).filter(|cpus| *cpus > 0);
         let cpus = || cpus_for_all(settings, config, partition, node).or_else(by_gpu);
         Some(PerGpu {

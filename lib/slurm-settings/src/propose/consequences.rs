@@ -94,7 +94,8 @@ fn of_node(node: &str, before: &Counts, after: &Counts, config: &Config) -> BTre
                 ends.insert(Ends::NoType);
             }
             "gpu" if !type_name.is_empty() && stays(type_name) == 0 => {
-                let instead = instead_of_whole(&config.pools_of_node(node));
+                let pools = pools_of_type(config.pools_of_node(node), type_name);
+                let instead = instead_of_whole(&pools);
                 ends.insert(Ends::Type(type_name.clone(), instead));
             }
             "shard" if !is_own_type(type_name) && !has_fractions => {
@@ -112,10 +113,24 @@ fn of_node(node: &str, before: &Counts, after: &Counts, config: &Config) -> BTre
     ends
 }
 
-/// The request for a whole GPU, or for the largest part where the pools lend none.
+/// The pools whose models a Type of the site names: `l40s` the pools of L40S-48; all pools where it names none.
+fn pools_of_type<'c>(mut pools: Vec<&'c Pool>, type_name: &str) -> Vec<&'c Pool> {
+    let type_name = type_name.to_ascii_lowercase();
+    // The length of the model's name, because `l40` is also a part of `l40s`.
+    let likeness = |pool: &Pool| {
+        let model = pool.geometry.model.to_ascii_lowercase();
+        let name = model.split('-').next().unwrap_or_default();
+        if type_name.contains(name) { name.len() } else { 0 }
+    };
+    let best = pools.iter().map(|pool| likeness(pool)).max().unwrap_or(0);
+    pools.retain(|pool| likeness(pool) == best);
+    pools
+}
+
+/// The request for a whole GPU, or for the largest part that each of the pools lends.
 fn instead_of_whole(pools: &[&Pool]) -> String {
     let largest = pools.iter().filter_map(|pool| pool.layout.menu.last());
-    let largest = largest.map(|size| size.fraction).max();
+    let largest = largest.map(|size| size.fraction).min();
     match largest.filter(|size| *size < Fraction::ONE) {
         Some(size) => {
             format!("--gres=gpufrac:{size}, the largest part, because no whole GPU is lent there")
