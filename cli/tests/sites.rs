@@ -27,7 +27,7 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     Case {
         site: "untyped",
         node: "gn01",
@@ -239,6 +239,23 @@ const CASES: [Case; 17] = [
             "partition gpu: a GPU brings 16 CPUs and 125000 MB",
             "instead of --gres=gpu:a100:1 users write --gres=gpufrac:0.5, the largest part",
             "instead of --gres=gpu:l40s:1 users write --gres=gpufrac:1\n",
+        ],
+    },
+    Case {
+        site: "linear",
+        node: "h01",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[
+            ("slurm.conf", "SelectType=select/cons_tres"),
+            (
+                "slurm.conf",
+                "SelectTypeParameters=CR_Core_Memory,CR_ONE_TASK_PER_CORE",
+            ),
+        ],
+        gone: &[],
+        said: &[
+            "with select/linear each job got whole nodes; with select/cons_tres jobs share nodes, also nodes without GPUs",
         ],
     },
     Case {

@@ -24,9 +24,10 @@ use super::{Settings, containers, host, nodes, rules};
 use gpufrac_slurm_conf::{Files, Glob, Read, edit};
 
 /// The settings of slurm.conf that may be changed, in the order in which new ones are added.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
     "GresTypes",
     "SelectType",
+    "SelectTypeParameters",
     "PrologFlags",
     "JobSubmitPlugins",
     "CliFilterPlugins",

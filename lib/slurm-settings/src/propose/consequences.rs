@@ -26,6 +26,10 @@ enum Ends {
     Cores,
 }
 
+/// What ends with select/linear (slurm.conf(5)).
+const SHARED_NODES: &str = "with select/linear each job got whole nodes; with select/cons_tres jobs share nodes, also nodes without GPUs: a job that needs a \
+     whole node asks for --exclusive, or its partition, if it has no pool, has OverSubscribe=EXCLUSIVE";
+
 /// The sentences. `after`: the nodes with the changes; `changed`: those whose devices change.
 pub(super) fn of(
     settings: &Settings,
@@ -53,9 +57,12 @@ pub(super) fn of(
         }
     }
     let sentences = ends.iter();
-    sentences
-        .map(|(end, nodes)| end.text(&hostlist::short(nodes)))
-        .collect()
+    let sentences = sentences.map(|(end, nodes)| end.text(&hostlist::short(nodes)));
+    let is_linear = settings
+        .value("SelectType")
+        .is_some_and(|value| is(value, "select/linear"));
+    let shared = is_linear.then(|| SHARED_NODES.to_owned());
+    sentences.chain(shared).collect()
 }
 
 /// Whether Slurm knew the cores near the GPUs of a node, by `Cores=` or AutoDetect, and the new lines do not say them.

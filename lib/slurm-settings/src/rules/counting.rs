@@ -2,7 +2,7 @@
 
 use gpufrac_core::finding::Severity;
 
-use super::words::{has, list, names, without_spellings, words};
+use super::words::{has, is, list, names, without_spellings, words};
 use super::{Context, Fault, Fix, fault};
 
 pub(super) fn select_type(_: &Context, value: Option<&str>) -> Option<Fault> {
@@ -25,7 +25,8 @@ pub(super) fn select_type(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn select_parameters(context: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = words(value);
+    // scontrol prints `NONE` where no word is set: slurmctld then takes CR_Core_Memory.
+    let words = words(value.filter(|value| !is(value, "NONE")));
     for name in ["MULTIPLE_SHARING_GRES_PJ", "ONE_TASK_PER_SHARING_GRES"] {
         if has(&words, name) {
             let what = match name {
@@ -36,6 +37,14 @@ pub(super) fn select_parameters(context: &Context, value: Option<&str>) -> Optio
             };
             return fault(Severity::Error, what, without(&words, name));
         }
+    }
+    if !words.is_empty() && !counts_cpus(&words) {
+        // `SelectTypeParameters` has no word of CPUs, as with select/linear. Cure: Write the line of the hint.
+        return fault(
+            Severity::Error,
+            "select/cons_tres needs CR_CPU, CR_Core or CR_Socket, with or without _Memory, and slurmctld ends without one",
+            Fix::Value(with_cores(&words)),
+        );
     }
     if has(&words, "LL_SHARED_GRES") && !context.before(23, 11) {
         // `SelectTypeParameters` has `LL_SHARED_GRES`. Cure: Remove the word.
@@ -49,10 +58,37 @@ pub(super) fn select_parameters(context: &Context, value: Option<&str>) -> Optio
 }
 
 fn without(words: &[&str], name: &str) -> Fix {
-    match list(words, &[], &[name]) {
-        rest if rest.is_empty() => Fix::Remove,
-        rest => Fix::Value(rest),
+    let rest: Vec<&str> = words
+        .iter()
+        .copied()
+        .filter(|word| !is(word, name))
+        .collect();
+    match rest.as_slice() {
+        [] => Fix::Remove,
+        rest if counts_cpus(rest) => Fix::Value(rest.join(",")),
+        rest => Fix::Value(with_cores(rest)),
     }
+}
+
+/// The words of `SelectTypeParameters` of which select/cons_tres needs one (`select_p_node_init`).
+const OF_CPUS: [&str; 6] = [
+    "CR_CPU",
+    "CR_CPU_Memory",
+    "CR_Core",
+    "CR_Core_Memory",
+    "CR_Socket",
+    "CR_Socket_Memory",
+];
+
+fn counts_cpus(words: &[&str]) -> bool {
+    OF_CPUS.iter().any(|name| has(words, name))
+}
+
+/// The words with the default of select/cons_tres; `CR_Memory` alone is of select/linear.
+fn with_cores(words: &[&str]) -> String {
+    let own = words.iter().filter(|word| !is(word, "CR_Memory"));
+    let all = ["CR_Core_Memory"].into_iter().chain(own.copied());
+    all.collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn gres_types(context: &Context, value: Option<&str>) -> Option<Fault> {
