@@ -79,6 +79,7 @@ fn a_migration_is_listed_before_anything_is_written() {
         "GPUs of partition h100 are lent in parts.",
         "  - the Type h100 of whole GPUs ends on gn[01-02]: instead of --gres=gpu:h100:1 users write --gres=gpufrac:0.5, the largest part",
         "  - the 48 shards of gn[01-02] end: ",
+        "  - GPUs without a Type (--gres=gpu:1) are refused in partition h100: users write --gres=gpufrac:0.5, the largest part",
         "  - partition h100: --gres=gpu:h100:1 -> --gres=gpufrac:0.5 (2 jobs of ann, eve)\n",
         // 48 shards are two GPUs.
         "  - partition h100: --gres=shard:4 -> --gres=gpufrac:0.25 (1 job of eve)\n",

@@ -27,7 +27,7 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 19] = [
     Case {
         site: "untyped",
         node: "gn01",
@@ -44,7 +44,9 @@ const CASES: [Case; 18] = [
             ),
         ],
         gone: &[("gres.conf", "/dev/nvidia")],
-        said: &[],
+        said: &[
+            "GPUs without a Type (--gres=gpu:1) are refused in partition gpu: users write --gres=gpufrac:0.5, the largest part",
+        ],
     },
     Case {
         site: "static-mig",
@@ -256,6 +258,19 @@ const CASES: [Case; 18] = [
         gone: &[],
         said: &[
             "with select/linear each job got whole nodes; with select/cons_tres jobs share nodes, also nodes without GPUs",
+        ],
+    },
+    // The partition has nodes with other GPUs, which are in no pool.
+    Case {
+        site: "other-models",
+        node: "h01",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[("gpufrac.toml", "nodes = \"h[01-02]\"")],
+        gone: &[],
+        said: &[
+            "GPUs without a Type (--gres=gpu:1) are refused in partition gpu: users write --gres=gpufrac:0.5, the largest part, because no whole \
+             GPU is lent there, or the Type of a GPU that is in no pool, --gres=gpu:l40s:1",
         ],
     },
     Case {

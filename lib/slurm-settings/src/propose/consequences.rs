@@ -62,7 +62,49 @@ pub(super) fn of(
         .value("SelectType")
         .is_some_and(|value| is(value, "select/linear"));
     let shared = is_linear.then(|| SHARED_NODES.to_owned());
-    sentences.chain(shared).collect()
+    let untyped = without_type(&files.site, after, config, changed);
+    sentences.chain(untyped).chain(shared).collect()
+}
+
+/// The sentences about requests of GPUs without a Type, which no partition with pools takes.
+fn without_type(before: &Site, after: &Site, config: &Config, changed: &[String]) -> Vec<String> {
+    let gres = |site: &Site, node: &str| {
+        let gres = site.node(node).and_then(SlurmNode::gres);
+        counts(gres.unwrap_or_default())
+    };
+    let is_whole = |(name, type_name): &(String, String)| {
+        name == "gpu" && !is_own_type(type_name) && MigType::of(type_name).is_none()
+    };
+    let mut partitions: BTreeSet<&String> = BTreeSet::new();
+    for node in changed {
+        if gres(before, node).keys().any(is_whole) {
+            let pools = config.pools_of_node(node).into_iter();
+            partitions.extend(pools.flat_map(|pool| &pool.partitions));
+        }
+    }
+    partitions.retain(|name| !config.rules(name).is_some_and(|rules| rules.allow_raw));
+    let mut by_cure: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for name in partitions {
+        let pools = config.pools_of_partition(name);
+        let mut cure = instead_of_whole(pools.iter().filter_map(|pool| largest(pool)).max());
+        let nodes = after.partition(name).map(|partition| &partition.nodes);
+        let counted = nodes
+            .into_iter()
+            .flatten()
+            .flat_map(|node| gres(after, node));
+        let types = counted.map(|(key, _)| key).filter(is_whole);
+        if let Some((_, other)) = types.filter(|(_, name)| !name.is_empty()).min() {
+            cure += &format!(", or the Type of a GPU that is in no pool, --gres=gpu:{other}:1");
+        }
+        by_cure.entry(cure).or_default().push(name);
+    }
+    let sentence = |(cure, partitions): (String, Vec<&str>)| {
+        format!(
+            "GPUs without a Type (--gres=gpu:1) are refused in partition {}: users write {cure}",
+            partitions.join(", ")
+        )
+    };
+    by_cure.into_iter().map(sentence).collect()
 }
 
 /// Whether Slurm knew the cores near the GPUs of a node, by `Cores=` or AutoDetect, and the new lines do not say them.
@@ -102,7 +144,7 @@ fn of_node(node: &str, before: &Counts, after: &Counts, config: &Config) -> BTre
             }
             "gpu" if !type_name.is_empty() && stays(type_name) == 0 => {
                 let pools = pools_of_type(config.pools_of_node(node), type_name);
-                let instead = instead_of_whole(&pools);
+                let instead = instead_of_whole(pools.iter().filter_map(|pool| largest(pool)).min());
                 ends.insert(Ends::Type(type_name.clone(), instead));
             }
             "shard" if !is_own_type(type_name) && !has_fractions => {
@@ -134,10 +176,13 @@ fn pools_of_type<'c>(mut pools: Vec<&'c Pool>, type_name: &str) -> Vec<&'c Pool>
     pools
 }
 
-/// The request for a whole GPU, or for the largest part that each of the pools lends.
-fn instead_of_whole(pools: &[&Pool]) -> String {
-    let largest = pools.iter().filter_map(|pool| pool.layout.menu.last());
-    let largest = largest.map(|size| size.fraction).min();
+/// The largest part of a GPU that a pool lends.
+fn largest(pool: &Pool) -> Option<Fraction> {
+    Some(pool.layout.menu.last()?.fraction)
+}
+
+/// The request for a whole GPU, or for the largest part where no whole GPU is lent.
+fn instead_of_whole(largest: Option<Fraction>) -> String {
     match largest.filter(|size| *size < Fraction::ONE) {
         Some(size) => {
             format!("--gres=gpufrac:{size}, the largest part, because no whole GPU is lent there")
