@@ -89,7 +89,7 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     }
     let config_changes = !changes.is_empty();
     changes.extend(proposal.changes.iter().cloned());
-    show(&changes);
+    show(&changes, proposal.left.is_empty());
     tell_left(&proposal.left);
     print_section("\nnot known:", &settings.limits.unknown);
     print_section("\nfor the users of these nodes:", &proposal.consequences);
@@ -192,10 +192,13 @@ pub fn proposal(settings: &Settings, config: &Config, gpus: Gpus) -> Result<Prop
     })
 }
 
-/// Prints the diff.
-fn show(changes: &[Change]) {
+const NOTHING: &str = "nothing to change: gpufrac.toml and Slurm's files are right";
+const NOTHING_HERE: &str = "nothing to change but what is left to you";
+
+/// Prints the diff. `is_all`: whether nothing is left to the admin.
+fn show(changes: &[Change], is_all: bool) {
     if changes.is_empty() {
-        println!("nothing to change: gpufrac.toml and Slurm's files are right");
+        println!("{}", if is_all { NOTHING } else { NOTHING_HERE });
         return;
     }
     println!();

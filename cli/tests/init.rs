@@ -283,6 +283,37 @@ fn the_pool_is_as_the_options_say() {
     assert!(world.run(&second).out.contains("nothing to change"));
 }
 
+// Without gpufrac-prolog no slice is ever made.
+#[test]
+fn a_prolog_that_cannot_be_read_here_is_left_to_the_admin_at_each_run() {
+    let world = World::new(&["H100-80", "H100-80"]);
+    world.write("slurm.conf", &format!("{SLURM}Prolog=/nowhere/prolog\n"));
+    let first = world.run(&["init", "--write"]);
+    let second = world.run(&["init", "--write"]);
+    for said in [&first, &second] {
+        assert_eq!(
+            (said.code, said.err.as_str()),
+            (Some(0), ""),
+            "{}",
+            said.out
+        );
+        for part in [
+            "left to you:",
+            "Prolog=/nowhere/prolog: whether it runs gpufrac-prolog cannot be seen from here; let it run /usr/sbin/gpufrac-prolog",
+        ] {
+            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+        }
+    }
+    assert!(
+        second
+            .out
+            .contains("nothing to change but what is left to you"),
+        "{}",
+        second.out
+    );
+    assert!(!second.out.contains("files are right"), "{}", second.out);
+}
+
 #[test]
 fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
     let world = World::new(&["H100-80", "A100-40"]);

@@ -232,13 +232,7 @@ impl Draft<'_> {
     /// Sets Prolog and Epilog. A site's own script is not changed.
     fn hooks(&mut self) -> io::Result<()> {
         for (key, program) in HOOKS {
-            let of_files = Settings {
-                running: None,
-                ..self.settings.clone()
-            };
-            let mut found = Vec::new();
-            rules::prolog::script(&of_files, key, program, &mut found);
-            if found.is_empty() {
+            if self.faults_of_hook(key, program).is_empty() {
                 continue;
             }
             let files = self.files();
@@ -257,6 +251,17 @@ impl Draft<'_> {
         Ok(())
     }
 
+    /// The findings about Prolog or Epilog in the files.
+    fn faults_of_hook(&self, key: &str, program: &str) -> Vec<Finding> {
+        let of_files = Settings {
+            running: None,
+            ..self.settings.clone()
+        };
+        let mut found = Vec::new();
+        rules::prolog::script(&of_files, key, program, &mut found);
+        found
+    }
+
     /// The findings about the changed files, without the running Slurm.
     fn left(&self) -> Vec<Finding> {
         let mut settings = self.settings.clone();
@@ -268,6 +273,10 @@ impl Draft<'_> {
             let place = finding.place.as_deref().unwrap_or_default();
             finding.severity != Severity::Note && !place.starts_with("scontrol ")
         });
+        // Nothing else names a script that cannot be read here, and without gpufrac's program no slice is made.
+        let hooks = HOOKS.into_iter();
+        let unseen = hooks.flat_map(|(key, program)| self.faults_of_hook(key, program));
+        left.extend(unseen.filter(|finding| finding.severity == Severity::Note));
         left
     }
 
