@@ -210,6 +210,15 @@ pub enum CliError {
         /// What is known.
         count: GpuCount,
     },
+    /// `--gpu` names one model for all GPUs of a node, NVML does not answer, and Slurm counts GPUs of several Types
+    /// there.
+    /// Cure: Run the command on the node, or write the pools into gpufrac.toml with `gpus`; where all GPUs are of this
+    /// model give `--gpus N`.
+    #[error(
+        "telling the GPUs of {node} apart failed: Slurm counts GPUs of the Types {} there, and `--gpu` names one model",
+        types.join(", ")
+    )]
+    Types { node: String, types: Vec<String> },
     /// The text is not one job's number.
     /// Cure: Write the number that `squeue -o %A` prints.
     #[error(
@@ -373,6 +382,10 @@ impl CliError {
             CliError::Gpus { .. } => {
                 cure("say how many GPUs each node of the pool has: `--gpus N`")
             }
+            CliError::Types { node, .. } => cure(format!(
+                "run it on {node}, where NVML says which GPU is of which model, or write the pools into gpufrac.toml, each with its \
+                 `gpus = [...]`; if all GPUs are of this model, say their number: `--gpus N`"
+            )),
             CliError::NoGpu { .. } | CliError::NoGpus => cure(
                 "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`",
             ),

@@ -37,6 +37,8 @@ struct Seen {
     gpus: Vec<PoolGpu>,
     /// Whether the node has others, of models that gpufrac does not know.
     has_others: bool,
+    /// Whether options say them.
+    told: bool,
     driver: Option<u32>,
 }
 
@@ -279,6 +281,23 @@ fn print_section(title: &str, sentences: &[String]) {
     }
 }
 
+/// Checks that no node has GPUs of several models.
+///
+/// # Errors
+/// Slurm counts GPUs of several Types on a node.
+fn of_one_type(settings: &Settings, node: &Node, nodes: &str) -> Result<(), CliError> {
+    for name in hostlist(nodes)?.names() {
+        let types = gpu_count::types(settings, &node.config, name);
+        if types.len() > 1 {
+            return Err(CliError::Types {
+                node: name.clone(),
+                types: types.into_iter().collect(),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// gpufrac.toml with pools for the GPUs of this node.
 fn with_pools(
     args: &InitArgs,
@@ -289,6 +308,9 @@ fn with_pools(
 ) -> Result<String, CliError> {
     let seen = gpus_of_node(args, node)?;
     let nodes = nodes(args, node, files)?;
+    if seen.told && args.gpus.is_none() {
+        of_one_type(settings, node, &nodes)?;
+    }
     let partitions = if args.partitions.is_empty() {
         partitions(settings, files, &nodes)?
     } else {
@@ -432,6 +454,7 @@ fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
             return Ok(Seen {
                 gpus: (0..args.gpus.unwrap_or(1)).map(gpu).collect(),
                 has_others: false,
+                told: true,
                 driver,
             });
         }
@@ -478,6 +501,7 @@ fn gpus_of_node(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
     Ok(Seen {
         gpus,
         has_others: !others.is_empty(),
+        told: false,
         driver,
     })
 }

@@ -483,4 +483,19 @@ fn init_asks_where_the_number_of_gpus_is_not_certain() {
         assert!(said.contains(part), "{said}");
     }
     assert!(!world.path("gpufrac.toml").exists(), "nothing was written");
+    // `--gpu` names one model, and the node has GPUs of two.
+    (case.site, case.node, case.args) = ("two-models", "mix01", &["--gpu", "A100-40"]);
+    let world = World::of(&case);
+    let (code, said) = world.init(&case, &["--write"]);
+    assert_eq!(code, Some(1));
+    for part in [
+        "GPUs of mix01 apart failed: Slurm counts GPUs of the Types a100, l40s there",
+        "hint: ",
+        "--gpus N",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!world.path("gpufrac.toml").exists(), "nothing was written");
+    let (code, said) = world.init(&case, &["--gpus", "4"]);
+    assert_eq!(code, Some(0), "{said}");
 }

@@ -102,6 +102,26 @@ pub(super) fn with_resources(settings: &Settings, config: &Config, node: &str) -
     u32::try_from(pooled.len() + plain).ok()
 }
 
+/// The Types of the whole GPUs that Slurm's files and slurmctld count on a node, in small letters.
+#[must_use]
+pub fn types(settings: &Settings, config: &Config, node: &str) -> BTreeSet<String> {
+    let sources = sources(settings, config, node);
+    let counted = sources.texts.iter().flat_map(|(_, counts)| counts.keys());
+    let counted = counted.filter(|(name, _)| name == "gpu");
+    let counted = counted.map(|(_, type_name)| type_name.as_str());
+    let lines = sources.lines.iter().flat_map(|lines| &lines.gpus);
+    let named = lines.filter_map(|gpu| gpu.type_name.as_deref());
+    let is_whole = |name: &&str| {
+        let has_instances = |lines: &NodeLines| lines.has_instances_of(name);
+        !name.is_empty()
+            && !is_own_type(name)
+            && MigType::of(name).is_none()
+            && !sources.lines.as_ref().is_some_and(has_instances)
+    };
+    let all = counted.chain(named).filter(is_whole);
+    all.map(str::to_ascii_lowercase).collect()
+}
+
 fn of_whole(sources: &Sources<'_>) -> GpuCount {
     let facts = sources.facts();
     let Some(first) = facts.first() else {
