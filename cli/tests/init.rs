@@ -315,6 +315,31 @@ fn a_prolog_that_cannot_be_read_here_is_left_to_the_admin_at_each_run() {
 }
 
 #[test]
+fn a_plugstack_conf_that_cannot_be_changed_ends_it_before_anything_is_written() {
+    for (path, why) in [
+        ("/dev/null", "/dev/null is no regular file"),
+        (
+            "plugstack.conf",
+            "PlugStackConfig=plugstack.conf is a relative path",
+        ),
+    ] {
+        let world = World::new(&["H100-80", "H100-80"]);
+        world.write("slurm.conf", &format!("{SLURM}PlugStackConfig={path}\n"));
+        let said = world.run(&["init", "--write"]);
+        assert_eq!(said.code, Some(1), "{}", said.out);
+        for part in [
+            why,
+            "nothing was written",
+            "hint: ",
+            "PlugStackConfig=/etc/plugstack.conf",
+        ] {
+            assert!(said.err.contains(part), "no `{part}`: {}", said.err);
+        }
+        assert_eq!(world.names(), ["gres.conf", "slurm.conf"]);
+    }
+}
+
+#[test]
 fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
     let world = World::new(&["H100-80", "A100-40"]);
     let said = world.run(&["init", "--write"]);

@@ -94,6 +94,10 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     if settings.files.is_none() {
         settings.unknown.extend(why);
     }
+    settings.plugstack_is_odd = settings.files.iter().any(|files| {
+        let kind = fs::metadata(&files.plugstack);
+        kind.is_ok_and(|kind| !kind.is_file())
+    });
     settings.scripts = scripts(&settings);
     settings.comment_writers = super::comments::writers(&settings);
     settings.config = sources.config.clone();

@@ -89,6 +89,8 @@ pub struct Settings {
     pub files: Option<Files>,
     /// The settings of the running slurmctld.
     pub running: Option<Running>,
+    /// Whether plugstack.conf exists and is no regular file, such as /dev/null.
+    pub plugstack_is_odd: bool,
     /// Prologs and epilogs on this host.
     pub scripts: Vec<Script>,
     /// Programs that slurmctld runs after jobs and that replace `AdminComment`: the place of each setting, and its

@@ -119,7 +119,7 @@ pub fn propose(
         &files.gres.path.display().to_string(),
     ));
     proposal.left = left;
-    proposal.refused = refused;
+    proposal.refused = proposal.refused.or(refused);
     proposal.consequences = consequences::of(settings, &after, config, &proposal.nodes);
     let changes = draft.changed.into_values();
     proposal.changes = changes
@@ -281,6 +281,10 @@ impl Draft<'_> {
     }
 
     fn plugstack(&mut self) -> io::Result<()> {
+        if let Some(unfit) = rules::plugins::unfit(&self.settings) {
+            self.proposal.refused = Some(unfit);
+            return Ok(());
+        }
         let files = self.files();
         let is_node = self.settings.role.is_none_or(|role| role.is_node);
         let word = if is_node { "required" } else { "optional" };

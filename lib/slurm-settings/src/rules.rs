@@ -4,7 +4,7 @@ mod counting;
 mod fence;
 mod gpu_use;
 mod hosts;
-mod plugins;
+pub(super) mod plugins;
 pub(super) mod prolog;
 mod words;
 

@@ -65,6 +65,10 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
                 .map(too_early),
         );
     }
+    if let Some(unfit) = unfit(settings) {
+        found.push(unfit);
+        return;
+    }
     match line {
         None => found.push(Finding {
             severity: match role {
@@ -94,6 +98,43 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
         }),
         Some(_) => {}
     }
+}
+
+/// The finding about a plugstack.conf to which no line can be added.
+pub(in super::super) fn unfit(settings: &Settings) -> Option<Finding> {
+    let files = settings.files.as_ref()?;
+    let path = files.plugstack.display();
+    let setting = files.slurm.last("PlugStackConfig");
+    let folder = files.slurm.path.parent()?.display();
+    let place = match setting {
+        Some((place, _)) => place.to_string(),
+        None => path.to_string(),
+    };
+    // Each program opens the path as it is (`_spank_stack_create` of `src/common/spank.c`).
+    if files.plugstack.is_relative() && setting.is_some() {
+        // `PlugStackConfig` is a relative path. Cure: Write the line of the hint.
+        return Some(Finding::at(
+            place,
+            Severity::Error,
+            format!(
+                "PlugStackConfig={path} is a relative path, which each program of Slurm takes from the folder in which it runs: the line of \
+                 spank_gpufrac.so is not read"
+            ),
+            format!("write the whole path: PlugStackConfig={folder}/plugstack.conf"),
+        ));
+    }
+    if !settings.plugstack_is_odd {
+        return None;
+    }
+    // `PlugStackConfig` is /dev/null, or another path that is no file. Cure: Write the line of the hint.
+    Some(Finding::at(
+        place,
+        Severity::Error,
+        format!(
+            "{path} is no regular file, and the line of spank_gpufrac.so cannot be in it: jobs get no slice into their environment and no fence"
+        ),
+        format!("name a file, which need not exist yet: PlugStackConfig={folder}/plugstack.conf"),
+    ))
 }
 
 fn too_early(line: &PluginLine) -> Finding {
