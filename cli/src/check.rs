@@ -87,7 +87,7 @@ fn run_checks(args: &CheckArgs, config: Config) -> Report {
         report.findings.extend(other_name(&settings, &node));
     }
     // An explicit request to check Slurm fails if there is nothing to check.
-    if slurm_alone && !report.slurm_is_known {
+    if slurm_alone && !report.slurm_is_known && settings.not_text.is_empty() {
         // No slurm.conf was found, and slurmctld did not answer. Cure: Name the file with `--slurm-conf FILE`.
         report.findings.push(Finding::of_machine(
             "no settings of Slurm were found",

@@ -45,6 +45,7 @@ fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
             uses_mps: false,
         }),
     });
+    init::are_text(&settings)?;
     if settings.files.is_none() {
         let why = settings.unknown.join("; ");
         return Err(CliError::NoSlurmFiles { why });

@@ -55,6 +55,7 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     let known = before.as_deref().map(parse).transpose()?;
     let node = Node::new(known.clone().unwrap_or_else(Config::empty), &name);
     let settings = gather(args, &node);
+    are_text(&settings)?;
     let Some(files) = &settings.files else {
         let why = settings.unknown.join("; ");
         return Err(CliError::NoSlurmFiles { why });
@@ -129,6 +130,19 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
             gpus: seen,
             uses_mps: false,
         }),
+    })
+}
+
+/// Checks that Slurm's files could be read.
+///
+/// # Errors
+/// One of them is not UTF-8 text.
+pub fn are_text(settings: &Settings) -> Result<(), CliError> {
+    settings.not_text.first().map_or(Ok(()), |path| {
+        Err(CliError::Read {
+            path: path.clone(),
+            source: io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"),
+        })
     })
 }
 

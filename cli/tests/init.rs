@@ -340,6 +340,58 @@ fn a_plugstack_conf_that_cannot_be_changed_ends_it_before_anything_is_written() 
 }
 
 #[test]
+fn a_file_that_is_not_utf_8_is_named() {
+    for name in [
+        "slurm.conf",
+        "nodes.conf",
+        "gres.conf",
+        "cgroup.conf",
+        "plugstack.conf",
+    ] {
+        let world = World::new(&["H100-80", "H100-80"]);
+        world.write("slurm.conf", &format!("{SLURM}Include nodes.conf\n"));
+        world.write("nodes.conf", "NodeName=cn02 CPUs=8\n");
+        let path = world.path(name);
+        let mut bytes = fs::read(&path).unwrap_or_default();
+        bytes.extend(b"# f\xfcr alle\n");
+        fs::write(&path, &bytes).unwrap();
+        let names = world.names();
+        let said = world.run(&["init", "--write"]);
+        assert_eq!(said.code, Some(1), "{name}: {}", said.out);
+        let hint = format!(
+            "hint: save it as UTF-8, for example: `iconv -f latin1 -t utf-8 /etc/{name} > "
+        );
+        for part in [
+            format!("reading `/etc/{name}` failed: it is not UTF-8 text"),
+            hint,
+        ] {
+            assert!(said.err.contains(&part), "no `{part}`: {}", said.err);
+        }
+        assert_eq!(world.names(), names);
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+        world.write(
+            "gpufrac.toml",
+            "version = 1\n[pool.h100]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"gn[01-02]\"\n",
+        );
+        for args in [
+            &["check"][..],
+            &["check", "--migration"],
+            &["conf", "--diff"],
+        ] {
+            let said = world.run(args);
+            let about = format!("{name}, {args:?}: {}{}", said.out, said.err);
+            assert!(said.err.contains("it is not UTF-8 text"), "{about}");
+            assert!(
+                said.err
+                    .contains(&format!("iconv -f latin1 -t utf-8 /etc/{name}")),
+                "{about}"
+            );
+            assert_eq!(said.err.matches("gpufrac: ").count(), 1, "{about}");
+        }
+    }
+}
+
+#[test]
 fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
     let world = World::new(&["H100-80", "A100-40"]);
     let said = world.run(&["init", "--write"]);

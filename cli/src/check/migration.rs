@@ -65,6 +65,10 @@ pub fn run(args: &CheckArgs) -> Verdict {
         here: node.has_pools().then(|| super::here(&node)),
         ..Sources::default()
     });
+    if let Err(error) = init::are_text(&settings) {
+        error.print();
+        return Verdict::Errors;
+    }
     if settings.is_empty() {
         let why = settings.unknown.join("; ");
         // The same, for `gpufrac check --migration`. Cure: Name the file with `--slurm-conf FILE`.

@@ -1,6 +1,8 @@
 //! The sources of the settings: scontrol, the files, and this host.
 
+use std::cell::RefCell;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use gpufrac_host::subprocess::Outcome;
@@ -78,7 +80,17 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
             usual.chain(of_prefix("etc/slurm.conf")).collect()
         }
     };
-    let read = |path: &Path| fs::read_to_string(path);
+    let not_text = RefCell::new(Vec::new());
+    let read = |path: &Path| {
+        let text = fs::read_to_string(path);
+        if text
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::InvalidData)
+        {
+            not_text.borrow_mut().push(path.to_owned());
+        }
+        text
+    };
     let mut why = None;
     for path in &candidates {
         match Files::read(path, &read, &glob) {
@@ -91,6 +103,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
             }
         }
     }
+    settings.not_text = not_text.into_inner();
     if settings.files.is_none() {
         settings.unknown.extend(why);
     }

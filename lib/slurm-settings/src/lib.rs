@@ -25,7 +25,7 @@ mod tests;
 pub mod trial;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
@@ -87,6 +87,8 @@ impl HostGpus {
 pub struct Settings {
     /// The configuration files; None if they cannot be read.
     pub files: Option<Files>,
+    /// Slurm's files that are not UTF-8 text. Slurm reads bytes, so that their settings hold, and are not known here.
+    pub not_text: Vec<PathBuf>,
     /// The settings of the running slurmctld.
     pub running: Option<Running>,
     /// Whether plugstack.conf exists and is no regular file, such as /dev/null.
@@ -206,9 +208,30 @@ pub fn limits_and_prices(settings: &Settings, config: &Config) -> Vec<Finding> {
     found
 }
 
+/// The finding about a file that is not UTF-8 text.
+fn not_text(path: &Path) -> Finding {
+    let path = path.display();
+    // A file of Slurm, such as an included one, is not UTF-8 text. Cure: `iconv -f latin1 -t utf-8 FILE`.
+    Finding {
+        severity: Severity::Error,
+        place: Some(path.to_string()),
+        what: "it is not UTF-8 text, and nothing of Slurm is judged without it".into(),
+        fix: format!(
+            "save it as UTF-8, for example: `iconv -f latin1 -t utf-8 {path} > {path}.new`"
+        ),
+    }
+}
+
 /// Judges the settings against the pools. The findings are sorted: errors, warnings, notes.
 pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
+    if !settings.not_text.is_empty() {
+        return settings
+            .not_text
+            .iter()
+            .map(|path| not_text(path))
+            .collect();
+    }
     if settings.is_empty() {
         rules::no_answer(settings, &mut found);
         return found;
