@@ -27,7 +27,7 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 20] = [
     Case {
         site: "untyped",
         node: "gn01",
@@ -272,6 +272,19 @@ const CASES: [Case; 19] = [
             "GPUs without a Type (--gres=gpu:1) are refused in partition gpu: users write --gres=gpufrac:0.5, the largest part, because no whole \
              GPU is lent there, or the Type of a GPU that is in no pool, --gres=gpu:l40s:1",
         ],
+    },
+    // Slurm uses the last `Gres=` of a line.
+    Case {
+        site: "twice",
+        node: "gn01",
+        gpus: &[],
+        args: &MODEL,
+        lines: &[(
+            "slurm.conf",
+            "NodeName=gn[01-03] CPUs=64 Gres=gpu:h200:4 RealMemory=500000 Gres=gpu:half:16,shard:half:800,frac:800",
+        )],
+        gone: &[],
+        said: &[],
     },
     Case {
         site: "part-untyped",

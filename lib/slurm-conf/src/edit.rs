@@ -13,12 +13,12 @@ fn line(text: &str, number: usize) -> Option<LogicalLine> {
     lines.find(|line| line.number == number)
 }
 
-/// Sets a key in the line with this number: changes its value, or adds it at the end of the line.
+/// Sets a key in the line with this number: changes its last value, the one that Slurm uses, or adds it at the end.
 pub fn set(text: &mut String, number: usize, key: &str, value: &str) {
     let Some(line) = line(text, number) else {
         return;
     };
-    let mut known = spans(&line.text).into_iter();
+    let mut known = spans(&line.text).into_iter().rev();
     match known.find(|(name, _)| line.text[name.clone()].eq_ignore_ascii_case(key)) {
         Some((_, span)) => text.replace_range(line.in_file(span), value),
         None => {
@@ -101,6 +101,11 @@ mod tests {
         assert_eq!(
             changed(text, 3, "Weight", "7"),
             text.replace("gpu:1", "gpu:1 Weight=7")
+        );
+        // Slurm uses the last one.
+        assert_eq!(
+            changed("NodeName=a Gres=gpu:4 CPUs=1 gres=gpu:8\n", 1, "Gres", "x"),
+            "NodeName=a Gres=gpu:4 CPUs=1 gres=x\n"
         );
     }
 
