@@ -392,6 +392,29 @@ fn a_file_that_is_not_utf_8_is_named() {
 }
 
 #[test]
+fn a_path_from_the_folder_of_the_shell_names_slurm_conf_too() {
+    let world = World::new(&["H100-80", "H100-80"]);
+    let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
+        .args([
+            "init",
+            "--no-trial",
+            "--write",
+            "--slurm-conf",
+            "slurm.conf",
+        ])
+        .current_dir(world.path(""))
+        .env("GPUFRAC_CONFIG", world.path("gpufrac.toml"))
+        .env("SLURMD_NODENAME", "gn01")
+        .env("LD_LIBRARY_PATH", world.0.path().join("gpus/lib"))
+        .env_remove("NVML_SIM_ROOT")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*said), (Some(0), ""));
+    assert!(world.read("plugstack.conf").contains("spank_gpufrac.so"));
+}
+
+#[test]
 fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
     let world = World::new(&["H100-80", "A100-40"]);
     let said = world.run(&["init", "--write"]);

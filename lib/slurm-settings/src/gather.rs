@@ -74,7 +74,8 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     let from_environment = || std::env::var_os("SLURM_CONF").map(PathBuf::from);
     let asked = sources.slurm_conf.clone().or_else(from_environment);
     let candidates: Vec<PathBuf> = match asked {
-        Some(path) => vec![path],
+        // The files beside it need its folder.
+        Some(path) => vec![std::path::absolute(&path).unwrap_or(path)],
         None => {
             let usual = told.into_iter().chain(USUAL).map(PathBuf::from);
             usual.chain(of_prefix("etc/slurm.conf")).collect()
