@@ -24,8 +24,8 @@ pub enum Sight {
 }
 
 /// Compares by device and inode, which a bind mount keeps. Links in the path that begin with `/` lead to this program's
-/// own files, so such a path counts as [`Sight::Same`]. The version of a file that was replaced since counts as the same,
-/// because the mount of a container keeps it.
+/// own files, so such a path counts as [`Sight::Same`]. So does the version of a file that was replaced since, because
+/// the mount of a container keeps it.
 #[must_use]
 pub fn of(pid: u32, path: &Path) -> Sight {
     let own = match fs::metadata(path) {
@@ -47,8 +47,8 @@ pub fn of(pid: u32, path: &Path) -> Sight {
     }
 }
 
-/// Whether a file has no name any more and belongs to the owner of the new one. A user can mount no such file of root's:
-/// `mount` and `move_mount` refuse a file without a name (ENOENT).
+/// Whether a file has no name any more and belongs to the owner of the new one. A user can mount no such file of
+/// root's: `mount` and `move_mount` refuse a file without a name (ENOENT).
 fn is_replaced(seen: &FileStat, own: &Metadata) -> bool {
     own.is_file()
         && seen.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits()

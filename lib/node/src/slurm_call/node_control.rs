@@ -120,8 +120,8 @@ fn leave(client: &Client, node: &str, noted: &PutBack) -> Result<Way, ClientErro
     }
 }
 
-/// Excludes this node for a job that waits, if another node could start it. What an earlier question left, whose process
-/// was killed or whose answer was lost, changes nothing: no user excludes the node on which the job ran.
+/// Excludes this node for a job that waits, if another node could start it. What an earlier question left, whose
+/// process was killed or whose answer was lost, changes nothing: no user excludes the node on which the job ran.
 ///
 /// # Errors
 /// It is not known whether the node is excluded; the question can be repeated.
