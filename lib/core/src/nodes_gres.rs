@@ -107,8 +107,8 @@ impl List {
 }
 
 fn is_type(word: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(plain)
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte);
+    word.starts_with(|first: char| first.is_ascii_alphanumeric()) && word.bytes().all(plain)
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ const NAMES: [&str; 22] = [
     "none", "mps", "",
 ];
 
-const TYPES: [&str; 21] = [
+const TYPES: [&str; 25] = [
     "half",
     "half",
     "whole",
@@ -156,6 +156,10 @@ const TYPES: [&str; 21] = [
     "mps",
     "timeslice",
     "h100",
+    "2080ti",
+    "4090",
+    "1g.5gb",
+    "a100_1g.5gb+me",
     "HALF",
     "gpufrac",
     "shard",

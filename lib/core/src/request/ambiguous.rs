@@ -57,7 +57,13 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
         } else {
             body.to_owned()
         };
-        if !plain.bytes().all(is_plain) {
+        // As in the Types of AutoDetect: `a100_1g.5gb+me`. In front of a count it would be a sign.
+        let is_in_type =
+            matches!(kind, Kind::Gpu(_)) && !plain.contains(":+") && !plain.contains("=+");
+        if !plain
+            .bytes()
+            .all(|byte| is_plain(byte) || byte == b'+' && is_in_type)
+        {
             return refused("a name or a count has no such character");
         }
         let (name, type_name) = match &kind {
@@ -225,17 +231,20 @@ mod tests {
             // Names whose number collides: with that of `half`, and with that of no Type.
             "gres:shard:x063x063x:25,gres:gpufrac:25",
             // Counts and Types.
-            "gres:shard:5x",
-            "gres:shard:1b",
+            "gres:shard:5mib",
+            "gres:shard:1kb",
             "gres:gpu:::1",
             "gres:gpu::1",
             "gres:gpu:a:b:1",
             "gres:gpu:",
-            "gres:gpu:1k:1",
+            "gres:gpu:5kb",
+            "gres:gpu:99999999999999999999",
+            "gres:gpu:mib",
+            "gres:gpu:+5:1",
+            "gres:gpu:a:+5",
             "gres:shard:18446744073709551615",
             "gres:shard:99999999999999999999",
             "gres:shard:18014398509481984p",
-            "gres:gpu:k:1",
             "gres:shard:1,gres:gpufrac:mig:5",
         ] {
             let later = text.replace("gres:", "gres/");
@@ -266,6 +275,14 @@ mod tests {
             "gres:gpu:1",
             "gres:gpu:h100",
             "gres:gpu:a100_3g.20gb:2",
+            // Types of NVIDIA's products and of AutoDetect.
+            "gres:gpu:2080ti:1",
+            "gres:gpu:2080ti",
+            "gres:gpu:4090:2",
+            "gres:gpu:1g.5gb:1",
+            "gres:gpu:nvidia_a100_1g.5gb+me:1",
+            "gres:gpu:k:1",
+            "gres:gpu:1k:1",
             "gres:gpu:whole:1,gres:gpufrac:100",
             "gres:shard:half:25,gres:gpufrac:25,gres:tmpdisk:1k",
             "gres:shard:0,gres:shard:2k",

@@ -30,17 +30,15 @@ pub(super) fn read(rest: &str, form: GresForm) -> Option<Counted<'_>> {
         ([], Some(last)) => (None, number_of(last)?),
         ([word], None) => match number_of(word) {
             Some(count) => (None, count),
+            None if is_count(word) => return None,
             None => (Some(*word), 1),
         },
         ([type_name], Some(last)) => (Some(*type_name), number_of(last)?),
         ([type_name, last], None) => (Some(*type_name), number_of(last)?),
         _ => return None,
     };
-    if type_name.is_none_or(is_type) {
-        Some(Counted { type_name, count })
-    } else {
-        None
-    }
+    let is_right = type_name.is_none_or(is_type);
+    is_right.then_some(Counted { type_name, count })
 }
 
 /// The number by which Slurm compares names of Types (`gres_build_id` in src/common/gres.c): each byte is added to
@@ -57,16 +55,18 @@ fn number_of(text: &str) -> Option<u64> {
     value::number_of(text).filter(|count| *count < u64::MAX - 1)
 }
 
-/// Whether no version of Slurm takes the text for a count.
+/// Whether Slurm takes a word that stands alone for a count, or may do so: digits with one of its suffixes, or a suffix.
+fn is_count(word: &str) -> bool {
+    let suffix = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let suffix = suffix.to_ascii_lowercase();
+    let unit = suffix.strip_prefix(['k', 'm', 'g', 't', 'p']);
+    suffix.is_empty() || unit.is_some_and(|unit| ["", "b", "ib"].contains(&unit))
+}
+
+/// Whether the text is the name of a Type, such as `2080ti` or `a100_1g.5gb+me`. A sign in front would be part of a
+/// number (`strtoull`).
 fn is_type(name: &str) -> bool {
-    let first = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-    let units = ["", "b", "ib"];
-    let lower = name.to_ascii_lowercase();
-    let suffix = lower
-        .chars()
-        .next()
-        .is_some_and(|first| "kmgtp".contains(first))
-        && lower.get(1..).is_some_and(|rest| units.contains(&rest));
-    name.starts_with(first) && name.bytes().all(plain) && !suffix
+    let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte);
+    name.starts_with(first) && name.bytes().all(plain)
 }

@@ -572,6 +572,11 @@ fn a_type_that_nothing_in_the_cluster_has_is_refused_where_gpus_are_shared() {
         // gpufrac does not check partitions without a pool.
         job("cpu", "gpu:h100:1"),
         job("raw", "gpu:h100:1"),
+        job("cpu", "gpu:2080ti:1"),
+        job("cpu", "gpu:4090:2"),
+        job("cpu", "gpu:1g.5gb:1"),
+        job("cpu", "gpu:1g.5gb"),
+        job("cpu", "gpu:nvidia_a100_1g.5gb+me:1"),
     ] {
         assert_eq!(with(request, &types), Ok(Verdict::Untouched), "{request:?}");
     }
