@@ -46,7 +46,8 @@ pub struct LedgerSlice {
     pub is_reclaimed: bool,
     /// Why the slice ended, where it is known.
     pub ended: Option<Ended>,
-    /// Energy by activity in the whole life of the slice, in joules; 0 where it is not known.
+    /// Energy by activity, in joules: the part of the slice's energy that its time in the period is of its life; 0
+    /// where it is not known.
     pub energy_j: u64,
     /// Memory of the slice in MiB, where it is known.
     pub memory_mib: Option<u64>,
@@ -143,20 +144,29 @@ impl Ledger {
                 return None;
             }
         };
-        let (from, to) = match run {
-            // Accounting counts without prolog and epilog.
-            Some(run) => (run.start, run.start + run.elapsed),
-            None => (record.end.saturating_sub(record.seconds), record.end),
+        let used = record.used.as_ref();
+        let paused = used.map_or(0, |used| used.suspended);
+        let (from, to, held) = match run {
+            // Accounting counts without prolog and epilog, and without suspensions.
+            Some(run) => (run.start, run.start + run.elapsed + paused, run.elapsed),
+            None => {
+                let from = record.end.saturating_sub(record.seconds);
+                (from, record.end, record.seconds)
+            }
         };
-        let seconds = self.period.overlap(from, to);
+        let (life, overlap) = (to.saturating_sub(from), self.period.overlap(from, to));
+        let in_period = |of_life: u64| scaled(of_life, overlap, life);
+        let seconds = in_period(held);
         if seconds == 0 {
             return None;
         }
         let units = u64::from(record.units);
-        let parts = match &record.used {
+        let parts = match used {
+            Some(used) if run.is_some() => [used.busy, used.idle, 0, used.unknown],
             Some(used) => [used.busy, used.idle, used.suspended, used.unknown],
-            None => [0, 0, 0, record.seconds.max(1)],
+            None => [0; 4],
         };
+        let parts = if parts == [0; 4] { [0, 0, 0, 1] } else { parts };
         let [busy, idle, suspended, unknown] =
             gpufrac_records::usage::apportion(seconds * units, parts);
         let learnt = self.ends.get(&sign);
@@ -164,7 +174,6 @@ impl Ledger {
         let text = |text: Option<&String>| text.cloned().unwrap_or_default();
         // A reclaim is of the period that has the last second.
         let is_reclaimed = ended == Some(Ended::Reclaimed) && to <= self.period.until;
-        let used = record.used.as_ref();
         Some(LedgerSlice {
             job: record.job.0,
             user: record.user.clone(),
@@ -191,8 +200,8 @@ impl Ledger {
             // Where the reaper ran it would have learned of another reason.
             ended: ended
                 .or_else(|| run.and_then(|run| run.ended))
-                .or(record.used.as_ref().map(|_| Ended::Done)),
-            energy_j: used.and_then(|used| used.energy_j).unwrap_or(0),
+                .or(used.map(|_| Ended::Done)),
+            energy_j: in_period(used.and_then(|used| used.energy_j).unwrap_or(0)),
             memory_mib: record.memory_mib,
             peak_memory_mib: used.and_then(|used| used.peak_memory_mib),
             activity: used.and_then(|used| used.activity),
@@ -231,6 +240,13 @@ impl Ledger {
     }
 }
 
+/// `amount` times `part` of `whole`, rounded to the nearest number.
+fn scaled(amount: u64, part: u64, whole: u64) -> u64 {
+    let whole = u128::from(whole.max(1));
+    let scaled = (u128::from(amount) * u128::from(part) + whole / 2) / whole;
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use gpufrac_core::count_name::CountName;
@@ -266,6 +282,43 @@ mod tests {
                 assert_eq!(before, u32::from(last <= meet), "{has_run} {meet}");
                 assert_eq!(before + after, 1, "{has_run} {meet}");
             }
+        }
+    }
+
+    /// A job that computed for a minute and was suspended for ten. Slurm's accounting leaves the ten out.
+    #[test]
+    fn a_suspension_takes_no_busy_time_and_periods_that_meet_share_the_energy() {
+        let Ok(Line::Slice(mut record)) = Line::parse(RECORD) else {
+            panic!("a record");
+        };
+        record.end += 600;
+        record.seconds += 600;
+        record.used = serde_json::from_str(
+            r#"{"busy":60,"idle":0,"unknown":2,"suspended":600,"source":"gpm","energy_j":1001}"#,
+        )
+        .ok();
+        let held = |has_run, since, until| {
+            let mut runs = Runs::default();
+            if has_run {
+                let run = Reader::new(&CountName::default(), false).run(RUN);
+                runs.add(run.unwrap().unwrap());
+            }
+            let (_, held) = Ledger::new(Period { since, until }, runs).slice(&record);
+            held.unwrap()
+        };
+        let by_leases = held(false, 0, END + 3600);
+        assert_eq!((by_leases.busy, by_leases.suspended), (60 * 25, 600 * 25));
+        let by_sacct = held(true, 0, END + 3600);
+        assert_eq!(by_sacct.allocated(), 60 * 25);
+        assert!(by_sacct.busy >= 58 * 25, "{by_sacct:?}");
+        assert_eq!(by_sacct.suspended, 0);
+        for has_run in [false, true] {
+            let meet = END + 300;
+            let parts = [held(has_run, 0, meet), held(has_run, meet, END + 3600)];
+            let joules: u64 = parts.iter().map(|held| held.energy_j).sum();
+            let seconds: u64 = parts.iter().map(LedgerSlice::allocated).sum();
+            assert_eq!(joules, 1001, "{has_run}");
+            assert_eq!(seconds, held(has_run, 0, END + 3600).allocated());
         }
     }
 }
