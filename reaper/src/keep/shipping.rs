@@ -148,8 +148,10 @@ impl Batch {
         file.seek(SeekFrom::Start(from.offset)).map_err(io)?;
         let mut bytes = Vec::new();
         file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
-        // The last line may be in the making.
+        let is_last_part = (bytes.len() as u64) < MOST_BYTES;
+        // The last line may be in the making; in a file that was renamed a full disk has cut it.
         let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
+            _ if name != usage::FILE && is_last_part => bytes.len(),
             Some(last) => last + 1,
             // No line is that long: it is no record.
             None if bytes.len() as u64 == MOST_BYTES => bytes.len(),
@@ -470,6 +472,19 @@ mod tests {
         node.ship();
         let all: String = (1..4).map(|job| line(job, 100 * u64::from(job))).collect();
         assert_eq!(node.copy("1970-01-01"), all);
+    }
+
+    #[test]
+    fn a_rotated_file_that_ends_with_a_cut_line_keeps_no_later_one_back() {
+        let node = NodeFolders::new();
+        node.write(&(line(1, 100) + &line(2, 200)[..40]));
+        node.ship();
+        let path = node.state.join(usage::FILE);
+        fs::rename(&path, node.state.join("usage.jsonl-20261101")).unwrap();
+        node.ship();
+        node.write(&line(3, 300));
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), line(1, 100) + &line(3, 300));
     }
 
     #[test]
