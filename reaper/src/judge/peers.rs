@@ -238,7 +238,10 @@ impl Peers {
             }
         };
         let opened_before = before.map_or(0, |count: LeaseCount| count.opened_unix);
-        count.opened_unix = count.opened_unix.max(opened_before);
+        // A wrong clock may have been ahead: readers take no count with a time in the future.
+        let newest = count.at_unix + span(interval);
+        let opened = [count.opened_unix, opened_before].into_iter();
+        count.opened_unix = opened.filter(|unix| *unix <= newest).max().unwrap_or(0);
         if let Some((told, at)) = &self.counted {
             let same = told.users == count.users && told.opened_unix / 60 == count.opened_unix / 60;
             let pause = interval * if same { 30 } else { 6 };
@@ -262,7 +265,7 @@ impl Peers {
             return Ok(None);
         }
         let dir = self.open("nodes")?;
-        let span = (interval * 90).as_secs().max(10);
+        let span = span(interval);
         let (oldest, newest) = (now_unix.saturating_sub(span), now_unix + span);
         let mut sum = LeaseCount {
             version: COUNT_VERSION,
@@ -296,6 +299,11 @@ impl Peers {
             None => Ok(None),
         }
     }
+}
+
+/// Seconds for which a count of a node holds.
+fn span(interval: Duration) -> u64 {
+    (interval * 90).as_secs().max(10)
 }
 
 #[cfg(test)]
@@ -449,5 +457,11 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!((sum.users, sum.opened_unix), (users(4, 1), 0));
+        // Its daemon, started again after the clock was set, counts again.
+        let mut again = Peers::new(two.folder.as_deref(), "n2");
+        let count = LeaseCount::new(users(5, 0), None, &SystemClock);
+        again.write_counts(count, at(1), SECOND).unwrap();
+        let sum = one.cluster(SECOND, SystemClock.unix_now()).unwrap();
+        assert_eq!(sum.unwrap().users, users(9, 1));
     }
 }
