@@ -185,7 +185,14 @@ impl Places {
                         continue;
                     };
                     match slurm.change(&node.name, request) {
-                        Ok(Changed::Reserved(job)) => reserve::note(node, job, want.units)?,
+                        Ok(Changed::Reserved(job)) => {
+                            if let Err(error) = reserve::note(node, job, want.units) {
+                                self.search.pause(now);
+                                // A job that no note names would never end.
+                                slurm.act(job, 0, vec![SlurmAction::Cancel])?;
+                                return Err(error.into());
+                            }
+                        }
                         Ok(_) => {}
                         Err(error) => {
                             self.search.pause(now);
