@@ -197,7 +197,7 @@ fn week(page: &mut Html, site: &Site) {
     });
     let heads = cells("Day|Used|Idle|Not measured|Free|Down");
     page.table(
-        "GPU-hours of each day, of slices that have ended",
+        "GPU-hours of each day, of slices that have ended; what is held now counts as free",
         &heads,
         usize::MAX,
         rows,
