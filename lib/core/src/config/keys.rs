@@ -112,7 +112,8 @@ pub(super) const PARTITION: Table<PartitionRules> = Table {
         /// of its node, because it names none and Slurm has no default, gets this much.
         Example max_memory_per_gpu: own(values::max_memory_per_gpu) = "120G";
         /// What happens to a job above these ceilings: it is refused with a message that says what it can have, or it
-        /// gets the most that it may have, and a message.
+        /// gets the most that it may have, and a message. They hold when a job is submitted: `scontrol update` can give
+        /// a waiting job more.
         Default above_max: ["refuse" => AboveMax::Refuse, "lower" => AboveMax::Lower] = "refuse";
     },
 };
