@@ -55,7 +55,8 @@ fn number_of(text: &str) -> Option<u64> {
     value::number_of(text).filter(|count| *count < u64::MAX - 1)
 }
 
-/// Whether Slurm takes a word that stands alone for a count, or may do so: digits with one of its suffixes, or a suffix.
+/// Whether Slurm takes a word that stands alone for a count, or may do so: digits with a suffix of a number, or this
+/// alone.
 fn is_count(word: &str) -> bool {
     let suffix = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let suffix = suffix.to_ascii_lowercase();
