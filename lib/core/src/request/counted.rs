@@ -4,7 +4,7 @@
 //! src/common/slurm_protocol_defs.c of 24.11, `suffix_mult` in src/common/read_config.c.
 
 use super::item::GresForm;
-use super::value;
+use super::value::{self, is_type, is_type_alone};
 
 /// Type and count of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(super) fn read(rest: &str, form: GresForm) -> Option<Counted<'_>> {
         ([], Some(last)) => (None, number_of(last)?),
         ([word], None) => match number_of(word) {
             Some(count) => (None, count),
-            None if is_count(word) => return None,
-            None => (Some(*word), 1),
+            None if is_type_alone(word) => (Some(*word), 1),
+            None => return None,
         },
         ([type_name], Some(last)) => (Some(*type_name), number_of(last)?),
         ([type_name, last], None) => (Some(*type_name), number_of(last)?),
@@ -53,21 +53,4 @@ pub(super) fn number(name: &str) -> u32 {
 /// A number with one of Slurm's suffixes. Slurm gives the two greatest values another meaning (NO_VAL64, INFINITE64).
 fn number_of(text: &str) -> Option<u64> {
     value::number_of(text).filter(|count| *count < u64::MAX - 1)
-}
-
-/// Whether Slurm takes a word that stands alone for a count, or may do so: digits with a suffix of a number, or this
-/// alone.
-fn is_count(word: &str) -> bool {
-    let suffix = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
-    let suffix = suffix.to_ascii_lowercase();
-    let unit = suffix.strip_prefix(['k', 'm', 'g', 't', 'p']);
-    suffix.is_empty() || unit.is_some_and(|unit| ["", "b", "ib"].contains(&unit))
-}
-
-/// Whether the text is the name of a Type, such as `2080ti` or `a100_1g.5gb+me`. A sign in front would be part of a
-/// number (`strtoull`).
-fn is_type(name: &str) -> bool {
-    let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte);
-    name.starts_with(first) && name.bytes().all(plain)
 }

@@ -140,7 +140,10 @@ fn counts_as_slurm_reads_them() {
         ("shard:half", count(Some("half"), Some(1))),
         ("shard:1K", count(None, Some(1024))),
         ("shard:2m", count(None, Some(2 << 20))),
-        ("shard:1x", count(None, None)),
+        ("shard:1x", count(Some("1x"), Some(1))),
+        ("shard:1g.5gb", count(Some("1g.5gb"), Some(1))),
+        ("shard:1kb", count(None, None)),
+        ("shard:1.5", count(None, None)),
         ("shard:99999999999999999999", count(None, None)),
         // More than 64 bits.
         ("shard:20000P", count(None, None)),

@@ -114,9 +114,10 @@ fn memory(text: &str) -> Option<Option<MemoryMib>> {
     Some(amount.map(|kib| MemoryMib(kib.div_ceil(1024))))
 }
 
-/// Reads `[type:]count` as Slurm does: the last part is the count if it begins with a digit.
+/// Reads `[type:]count` as Slurm does: the last part is the count if it begins with a digit, and is no Type.
 pub(super) fn count<'a>(parts: &[&'a str]) -> Count<'a> {
-    let written = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit());
+    let begins = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    let written = |text: &&str| begins(text) && !is_type_alone(text);
     let (type_name, count) = match parts {
         [] => (None, Some(1)),
         [number] if written(number) => (None, number_of(number)),
@@ -143,4 +144,27 @@ pub(super) fn number_of(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(1 << (10 * power))
+}
+
+/// Whether each version of Slurm takes a word that stands alone for a Type, such as `h100` or `1g.5gb`.
+pub(super) fn is_type_alone(word: &str) -> bool {
+    let has_letter = word.bytes().any(|byte| byte.is_ascii_alphabetic());
+    is_type(word) && !is_count(word) && (has_letter || word.starts_with('_'))
+}
+
+/// Whether Slurm takes a word that stands alone for a count, or may do so: digits with a suffix of a number, or this
+/// alone.
+fn is_count(word: &str) -> bool {
+    let suffix = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let suffix = suffix.to_ascii_lowercase();
+    let unit = suffix.strip_prefix(['k', 'm', 'g', 't', 'p']);
+    suffix.is_empty() || unit.is_some_and(|unit| ["", "b", "ib"].contains(&unit))
+}
+
+/// Whether the text is the name of a Type, such as `2080ti` or `a100_1g.5gb+me`. A sign in front would be part of a
+/// number (`strtoull`).
+pub(super) fn is_type(name: &str) -> bool {
+    let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte);
+    name.starts_with(first) && name.bytes().all(plain)
 }
