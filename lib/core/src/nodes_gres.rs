@@ -6,6 +6,7 @@
 
 use crate::count_name::CountName;
 use crate::fraction::Units;
+use crate::request::is_type;
 use crate::slurm_text::{counts, each_line};
 
 /// The GRES in the text of a slurm.conf and of the files that it includes: each list once.
@@ -104,11 +105,6 @@ impl List {
         }
         Some(list)
     }
-}
-
-fn is_type(word: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte);
-    word.starts_with(|first: char| first.is_ascii_alphanumeric()) && word.bytes().all(plain)
 }
 
 #[cfg(test)]

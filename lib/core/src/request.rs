@@ -27,6 +27,7 @@ pub use ambiguous::{refuse_ambiguous, refuse_misread};
 pub use error::RequestError;
 pub use item::{Amount, Count, GresForm, Item, Kind};
 pub use misspelt::refuse_misspelt;
+pub(crate) use value::is_type;
 
 /// The GRES that users ask for.
 const NAME: &str = "gpufrac";

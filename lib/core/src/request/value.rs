@@ -152,8 +152,7 @@ pub(super) fn is_type_alone(word: &str) -> bool {
     is_type(word) && !is_count(word) && (has_letter || word.starts_with('_'))
 }
 
-/// Whether Slurm takes a word that stands alone for a count, or may do so: digits with a suffix of a number, or this
-/// alone.
+/// Whether a word that stands alone may be a count to Slurm: digits, a suffix such as `k` or `gib`, or both.
 fn is_count(word: &str) -> bool {
     let suffix = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let suffix = suffix.to_ascii_lowercase();
@@ -163,7 +162,7 @@ fn is_count(word: &str) -> bool {
 
 /// Whether the text is the name of a Type, such as `2080ti` or `a100_1g.5gb+me`. A sign in front would be part of a
 /// number (`strtoull`).
-pub(super) fn is_type(name: &str) -> bool {
+pub(crate) fn is_type(name: &str) -> bool {
     let first = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+".contains(&byte);
     name.starts_with(first) && name.bytes().all(plain)
