@@ -104,16 +104,9 @@ mod tests {
         assert!(matches!(of(0, folder.path()), Sight::Unknown(_)));
     }
 
-    /// Root in a namespace of its own mounts an empty file system over the folder.
-    #[test]
-    fn a_mount_hides_a_folder_from_the_processes_of_its_namespace_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let below = folder.path().join("pipe");
-        fs::create_dir(&below).expect("a folder");
-        let script = format!(
-            "mount -t tmpfs none {} && echo ready && read wait",
-            folder.path().display()
-        );
+    /// Looks at a process whose namespace has the mounts of a script of root.
+    fn with_mounts<T>(script: &str, look: impl FnOnce(u32) -> T) -> T {
+        let script = format!("{script} && echo ready && read wait");
         let mut other = std::process::Command::new("unshare")
             .args(["--mount", "sh", "-c", &script])
             .stdin(std::process::Stdio::piped())
@@ -123,11 +116,25 @@ mod tests {
         let mut said = [0; 6];
         io::Read::read_exact(other.stdout.as_mut().expect("a pipe"), &mut said)
             .expect("root may mount");
-        assert!(matches!(of(other.id(), &below), Sight::Hidden));
-        assert!(matches!(of(other.id(), folder.path()), Sight::Hidden));
-        assert!(matches!(of(std::process::id(), &below), Sight::Same));
+        let seen = look(other.id());
         drop(other.stdin.take());
         other.wait().expect("a child");
+        seen
+    }
+
+    /// Root in a namespace of its own mounts an empty file system over the folder.
+    #[test]
+    fn a_mount_hides_a_folder_from_the_processes_of_its_namespace_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let below = folder.path().join("pipe");
+        fs::create_dir(&below).expect("a folder");
+        let script = format!("mount -t tmpfs none {}", folder.path().display());
+        let look = |other: u32| {
+            assert!(matches!(of(other, &below), Sight::Hidden));
+            assert!(matches!(of(other, folder.path()), Sight::Hidden));
+            assert!(matches!(of(std::process::id(), &below), Sight::Same));
+        };
+        with_mounts(&script, look);
     }
 
     /// As a container whose library is replaced by an update. The mount of another file hides it.
@@ -144,24 +151,14 @@ mod tests {
             let (folder, kept) = (folder.path().display(), kept.path().display());
             let script = format!(
                 "mount --bind {folder} {kept} && mount -t tmpfs none {folder} && touch {folder}/lib.so && \
-                 mount --bind {kept}/{from} {folder}/lib.so && echo ready && read wait"
+                 mount --bind {kept}/{from} {folder}/lib.so"
             );
-            let mut container = std::process::Command::new("unshare")
-                .args(["--mount", "sh", "-c", &script])
-                .stdin(std::process::Stdio::piped())
-                .stdout(std::process::Stdio::piped())
-                .spawn()
-                .expect("unshare");
-            let mut said = [0; 6];
-            io::Read::read_exact(container.stdout.as_mut().expect("a pipe"), &mut said)
-                .expect("root may mount");
-            if update {
-                fs::rename(&new, &library).expect("the folder is root's");
-            }
-            let seen = of(container.id(), &library);
-            drop(container.stdin.take());
-            container.wait().expect("a child");
-            seen
+            with_mounts(&script, |container| {
+                if update {
+                    fs::rename(&new, &library).expect("the folder is root's");
+                }
+                of(container, &library)
+            })
         };
         let hidden = seen_with_mount_of("other", false);
         assert!(matches!(hidden, Sight::Hidden), "{hidden:?}");
