@@ -27,6 +27,24 @@ struct Case {
 const H100: &str = "H100-80";
 const MODEL: [&str; 2] = ["--gpu", H100];
 
+// Each pool lists its GPUs, and lends other parts.
+const TWO_MODELS: Case = Case {
+    site: "two-models",
+    node: "mix01",
+    gpus: &["A100-40", "L40S-48", "L40S-48", "A100-40"],
+    args: &[],
+    lines: &[
+        ("gpufrac.toml", "cpus_per_gpu = 16"),
+        ("gpufrac.toml", "memory_per_gpu = \"125000M\""),
+    ],
+    gone: &[],
+    said: &[
+        "partition gpu: a GPU brings 16 CPUs and 125000 MB",
+        "instead of --gres=gpu:a100:1 users write --gres=gpufrac:0.5, the largest part",
+        "instead of --gres=gpu:l40s:1 users write --gres=gpufrac:1\n",
+    ],
+};
+
 const CASES: [Case; 20] = [
     Case {
         site: "untyped",
@@ -210,38 +228,10 @@ const CASES: [Case; 20] = [
             "write the same on every other one, but gres.conf not on l[01-04], which keep their own;",
         ],
     },
-    // Each pool lists its GPUs, and lends other parts.
-    Case {
-        site: "two-models",
-        node: "mix01",
-        gpus: &["A100-40", "L40S-48", "L40S-48", "A100-40"],
-        args: &[],
-        lines: &[
-            ("gpufrac.toml", "cpus_per_gpu = 16"),
-            ("gpufrac.toml", "memory_per_gpu = \"125000M\""),
-        ],
-        gone: &[],
-        said: &[
-            "partition gpu: a GPU brings 16 CPUs and 125000 MB",
-            "instead of --gres=gpu:a100:1 users write --gres=gpufrac:0.5, the largest part",
-            "instead of --gres=gpu:l40s:1 users write --gres=gpufrac:1\n",
-        ],
-    },
+    TWO_MODELS,
     Case {
         site: "two-detected",
-        node: "mix01",
-        gpus: &["A100-40", "L40S-48", "L40S-48", "A100-40"],
-        args: &[],
-        lines: &[
-            ("gpufrac.toml", "cpus_per_gpu = 16"),
-            ("gpufrac.toml", "memory_per_gpu = \"125000M\""),
-        ],
-        gone: &[],
-        said: &[
-            "partition gpu: a GPU brings 16 CPUs and 125000 MB",
-            "instead of --gres=gpu:a100:1 users write --gres=gpufrac:0.5, the largest part",
-            "instead of --gres=gpu:l40s:1 users write --gres=gpufrac:1\n",
-        ],
+        ..TWO_MODELS
     },
     Case {
         site: "linear",
