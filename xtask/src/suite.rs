@@ -38,6 +38,8 @@ use xtask_front::setup;
 const END_TO_END: &str = "lab::e2e";
 /// The path of the table of end-to-end tests, below the root.
 const TABLE: &str = "tests/lab/tests/e2e/series.toml";
+/// The path of the simulator's library that tests load, below the root. cargo writes it under a name without a hash.
+const SIMULATOR: &str = "target/debug/deps/libnvidia_ml.so";
 /// The path of the results for CI systems, below the root.
 const JUNIT: &str = "target/junit.xml";
 /// The variable with the seed of all random tests of a run.
@@ -124,6 +126,7 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
         Some(_) => plan.prepare(|name| wanted.slurm.prepare(name))?,
         None => plan.prepare_everything()?,
     };
+    let before = programs::written(SIMULATOR)?;
     // Most tests wait, so the compiler can use the cores meanwhile.
     let (counts, checks) = std::thread::scope(|scope| {
         let checks = scope.spawn(|| match wanted.name {
@@ -134,6 +137,11 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
     });
     let mut counts = counts?;
     counts += checks.map_err(|_| anyhow!("the thread of the checks panicked"))??;
+    if programs::written(SIMULATOR)? != before {
+        bail!(
+            "running the tests failed: cargo wrote {SIMULATOR} again while tests loaded it; see with CARGO_LOG=cargo::core::compiler::fingerprint=info which crate differs between the builds of the suite"
+        );
+    }
     conclude(counts, began)
 }
 

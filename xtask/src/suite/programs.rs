@@ -1,13 +1,15 @@
 //! The test programs that cargo builds, with their tests.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use xtask_front::cargo::{cargo, line};
+use xtask_front::cargo::{cargo, line, root};
 
 /// A test program and its tests.
 #[derive(Debug)]
@@ -47,6 +49,16 @@ struct Target {
 #[derive(Deserialize)]
 struct Profile {
     test: bool,
+}
+
+/// When cargo wrote a file, which is a path below the root.
+///
+/// # Errors
+/// The file is missing.
+pub(crate) fn written(path: &str) -> Result<SystemTime> {
+    let metadata = fs::metadata(root().join(path));
+    let metadata = metadata.with_context(|| format!("reading {path} failed"))?;
+    Ok(metadata.modified()?)
 }
 
 /// Builds the test programs that `cargo test ARGS` would run, and lists their tests.
