@@ -118,8 +118,9 @@ impl Places {
         places: &[Stuck],
         log: &JobLog,
     ) -> Result<(), PlacesError> {
-        let reason = reason_to_drain(node.config.stuck, places);
-        match (stuck::drained(node)?, reason) {
+        let noted = stuck::drained(node)?;
+        let reason = reason_to_drain(node.config.stuck, places, noted.is_some());
+        match (noted, reason) {
             (noted, Some(reason)) if !self.is_drained => {
                 let reason = noted.unwrap_or(reason);
                 // Noted first: a daemon that is killed in between takes the drain back, too.
@@ -269,9 +270,10 @@ fn name_holders(node: &Node, place: &mut Stuck) -> Result<(), FileError> {
 }
 
 /// Why the node is drained; None if it is not.
-fn reason_to_drain(when: WhenStuck, places: &[Stuck]) -> Option<String> {
-    // What a user can cause drains no node.
-    let is_users = |place: &&Stuck| place.by_user || place.may_be_users;
+fn reason_to_drain(when: WhenStuck, places: &[Stuck], is_drained: bool) -> Option<String> {
+    // What a user can cause drains no node. A search that one time does not end takes no drain back: the node would
+    // take jobs and be drained again in turn.
+    let is_users = |place: &&Stuck| place.by_user || (place.may_be_users && !is_drained);
     let mut by_node = places.iter().filter(|place| !is_users(place));
     let first: &Stuck = match when {
         WhenStuck::Drain => by_node.next()?,
@@ -345,7 +347,7 @@ mod tests {
     /// With `a_site_can_have_the_node_drained_at_once`, `what_a_user_holds_drains_no_node`.
     #[test]
     fn a_node_is_drained_if_more_than_half_of_a_gpu_is_lost_for_ten_minutes() {
-        let drains = |places: &[Stuck]| reason_to_drain(WhenStuck::Avoid, places).is_some();
+        let drains = |places: &[Stuck]| reason_to_drain(WhenStuck::Avoid, places, false).is_some();
         assert!(!drains(&[place(0, 50, 9000, false)]));
         assert!(!drains(&[
             place(0, 50, 9000, false),
@@ -367,11 +369,18 @@ mod tests {
     #[test]
     fn what_a_user_holds_drains_no_node() {
         let places = [place(0, 100, 9000, true)];
-        assert_eq!(reason_to_drain(WhenStuck::Avoid, &places), None);
-        assert_eq!(reason_to_drain(WhenStuck::Drain, &places), None);
+        assert_eq!(reason_to_drain(WhenStuck::Avoid, &places, false), None);
+        for is_drained in [false, true] {
+            assert_eq!(reason_to_drain(WhenStuck::Drain, &places, is_drained), None);
+        }
         let mut unknown = place(0, 100, 9000, false);
         unknown.may_be_users = true;
-        assert_eq!(reason_to_drain(WhenStuck::Drain, &[unknown]), None);
+        let drains = |is_drained| {
+            reason_to_drain(WhenStuck::Drain, std::slice::from_ref(&unknown), is_drained).is_some()
+        };
+        assert!(!drains(false));
+        // A node that is drained already stays so.
+        assert!(drains(true));
     }
 
     /// A slurmctld that is down at first.
@@ -417,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_site_can_have_the_node_drained_at_once() {
-        let reason = reason_to_drain(WhenStuck::Drain, &[place(0, 13, 0, false)]).unwrap();
+        let reason = reason_to_drain(WhenStuck::Drain, &[place(0, 13, 0, false)], false).unwrap();
         assert!(reason.contains("in use (19)"), "{reason}");
     }
 }
