@@ -72,13 +72,18 @@ impl World {
 
     /// Installs a stand-in for a program of Slurm with this output and exit code.
     fn slurm_says(&self, program: &str, text: &str, status: u8) {
+        let code = format!("cat <<'END'\n{text}\nEND\necho bad >&2\nexit {status}");
+        self.slurm_does(program, &code);
+    }
+
+    /// Installs a stand-in for a program of Slurm that runs these commands.
+    fn slurm_does(&self, program: &str, code: &str) {
         // Programs of Slurm are asked only where their file exists. libslurm reads it, stand-ins do not.
         let settings = "ClusterName=test\nSlurmctldHost=localhost\n";
         fs::write(self.slurm_conf(), settings).unwrap();
         let path = self.folder.path().join("bin").join(program);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let code = format!("#!/bin/sh\ncat <<'END'\n{text}\nEND\necho bad >&2\nexit {status}\n");
-        fs::write(&path, code).unwrap();
+        fs::write(&path, format!("#!/bin/sh\n{code}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -651,6 +656,18 @@ fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
         refused(&format!(
             "job 12 is {state} on this node: its lease stays\nhint: `scancel 12`"
         ));
+    }
+    // What the user's variables select is not what slurmctld knows.
+    world.slurm_does(
+        "squeue",
+        "[ -n \"$SLURM_CLUSTERS$SQUEUE_STATES$SQUEUE_USERS\" ] || [ \"$SQUEUE_LOCAL\" != 1 ] || echo '12|RUNNING|gpufrac-test02'",
+    );
+    for name in ["SLURM_CLUSTERS", "SQUEUE_STATES", "SQUEUE_USERS"] {
+        let mut command = world.command(&["lease", "drop", "12", "--yes"]);
+        command.env(name, "b");
+        let said = world.said(command);
+        assert!(path.exists(), "{name}: {}", said.out);
+        assert!(said.err.contains("job 12 is RUNNING"), "{}", said.err);
     }
     // The job runs again on another node.
     world.slurm_says("squeue", "12|RUNNING|gpufrac-test03", 0);

@@ -7,7 +7,7 @@ use gpufrac_core::count_name::CountName;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_report::period::{Period, in_utc};
 use gpufrac_report::sacct::{self, Reader, Runs};
-use gpufrac_slurm_settings::ask_slurm;
+use gpufrac_slurm_settings::{ask_slurm, of_own_cluster};
 
 use crate::args::ReportArgs;
 use crate::error::CliError;
@@ -77,7 +77,7 @@ pub fn runs(
 
 /// sacct for all jobs in a period.
 pub fn sacct(period: Period, fields: &str) -> Command {
-    let mut sacct = Command::new("sacct");
+    let mut sacct = of_own_cluster("sacct");
     sacct
         .args(["--allusers", "--parsable2", "--noheader"])
         .arg(format!("--starttime={}", in_utc(period.since)))

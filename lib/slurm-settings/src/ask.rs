@@ -1,5 +1,6 @@
 //! Programs of Slurm, each with a time limit.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -127,13 +128,48 @@ pub(super) fn first<T>(
     Ok(None)
 }
 
+/// The beginnings of the names of variables that select other jobs, nodes or clusters for Slurm's programs, or print
+/// them in another form (ENVIRONMENT VARIABLES in squeue(1), sinfo(1), scontrol(1), sacct(1), sbatch(1)).
+const SELECT: [&str; 7] = [
+    "SACCT_",
+    "SBATCH_CLUSTERS",
+    "SCONTROL_",
+    "SINFO_",
+    "SLURM_CLUSTERS",
+    "SLURM_TIME_FORMAT",
+    "SQUEUE_",
+];
+
+/// The variables with which Slurm's programs show no other cluster of a federation.
+const LOCAL: [&str; 4] = [
+    "SACCT_LOCAL",
+    "SCONTROL_LOCAL",
+    "SINFO_LOCAL",
+    "SQUEUE_LOCAL",
+];
+
+/// A program of Slurm that is asked about the cluster of its slurm.conf, whatever the user's variables select.
+#[must_use]
+pub fn of_own_cluster(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let selects = |start: &&str| name.as_encoded_bytes().starts_with(start.as_bytes());
+        if SELECT.iter().any(|start| selects(&start)) {
+            command.env_remove(name);
+        }
+    }
+    command.env("LC_ALL", "C");
+    command.envs(LOCAL.map(|name| (name, "1")));
+    command
+}
+
 pub(super) fn ask(
     program: &Path,
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> io::Result<Outcome> {
-    let mut command = Command::new(program);
-    command.env("LC_ALL", "C").args(arguments);
+    let mut command = of_own_cluster(program);
+    command.args(arguments);
     command.envs(environment.iter().copied());
     subprocess::run(&mut command, b"", LIMIT)
 }

@@ -34,7 +34,7 @@ use gpufrac_core::slurm_release::SlurmRelease;
 use gpufrac_slurm_conf::{Partition, Record, Site, SlurmNode};
 
 pub use access::Closed;
-pub use ask::{AskError, ask_slurm, installed_release, slurm_says};
+pub use ask::{AskError, ask_slurm, installed_release, of_own_cluster, slurm_says};
 pub use gather::{Here, Sources, gather};
 pub use gpu_count::{Fact, GpuCount};
 pub use gpufrac_slurm_conf::{Files, LinePosition, Running};

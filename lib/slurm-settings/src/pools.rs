@@ -1,8 +1,6 @@
 //! Compares slurmctld's pools with those of this host's gpufrac.toml. slurmctld counts by the pools that it read
 //! last; a node makes slices by its own file.
 
-use std::process::Command;
-
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::pools_sum::{PoolsSum, QUESTION};
@@ -10,11 +8,8 @@ use gpufrac_host::subprocess::{self, Outcome};
 use slurm_sys::release::BUILD;
 
 use super::Settings;
-use super::ask::{LIMIT, awaited_file, first, places};
+use super::ask::{LIMIT, awaited_file, first, of_own_cluster, places};
 use super::rules::of_slurmctld;
-
-/// Environment variables that would make sbatch ask another cluster.
-const OTHER_CLUSTERS: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
 
 /// The answer of slurmctld's plugin about its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,13 +43,8 @@ pub(super) fn ask() -> Option<PluginPools> {
     }
     let gres = format!("--gres={QUESTION}");
     let outcome = first(&places("sbatch"), |program| {
-        let mut command = Command::new(program);
-        for name in OTHER_CLUSTERS {
-            command.env_remove(name);
-        }
-        command
-            .env("LC_ALL", "C")
-            .args(["--test-only", &gres, "--wrap=true"]);
+        let mut command = of_own_cluster(program);
+        command.args(["--test-only", &gres, "--wrap=true"]);
         subprocess::run(&mut command, b"", LIMIT)
     });
     match outcome.ok()?? {
