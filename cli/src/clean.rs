@@ -92,7 +92,8 @@ fn without_lease(node: &Node) -> Result<Vec<JobId>, CliError> {
     for job in slurm::jobs_on(&node.name).map_err(CliError::SlurmIsSilent)? {
         let is_leased = leases.iter().any(|lease| lease.job_id == job.id);
         if !is_leased
-            && slurm::has_fractions(job.id).map_err(CliError::SlurmIsSilent)?
+            && slurm::has_fractions(job.id, &node.config.count_name)
+                .map_err(CliError::SlurmIsSilent)?
             && !reserve::is_in_slurm(job.id)
         {
             lost.push(job.id);

@@ -1,5 +1,6 @@
 //! Questions to Slurm by its own programs. No user can influence the text that is read here.
 
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::JobId;
 use gpufrac_slurm_settings::{AskError, ask_slurm};
@@ -69,10 +70,12 @@ pub fn jobs_on(node: &str) -> Result<Vec<Job>, AskError> {
     Ok(jobs.filter(|job| job.is_on(node)).collect())
 }
 
-/// Whether a job has fractions; in doubt true.
-pub fn has_fractions(id: JobId) -> Result<bool, AskError> {
+/// Whether a job has fractions; in doubt true. A job with a whole GPU of a pool has no shares, only the count.
+pub fn has_fractions(id: JobId, name: &CountName) -> Result<bool, AskError> {
     let text = ask_slurm("scontrol", &["-d", "show", "job", &id.to_string()])?;
-    Ok(text.contains("gpufrac") || text.contains("shard"))
+    // An earlier file may have had the default name.
+    let names = [name.as_str(), "gpufrac", "shard"];
+    Ok(names.iter().any(|known| text.contains(known)))
 }
 
 fn parse(text: &str) -> Vec<Job> {

@@ -567,6 +567,17 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
         "{}",
         said.err
     );
+    // A whole GPU of a pool has no shares, only the count, by the site's name.
+    world.configure(&format!("[gres]\nname = \"frac\"\n{POOL}"));
+    world.slurm_says("scontrol", "TresPerNode=gres/gpu:whole:1,gres/frac:100", 0);
+    let said = world.run(&["clean", "--yes"]);
+    assert_eq!((said.code, world.instances()), (Some(1), 1));
+    assert!(
+        said.err.contains("no lease is known of job 12"),
+        "{}",
+        said.err
+    );
+    world.configure(POOL);
     // A job without a fraction cannot have the instance. There is no terminal for the confirmation.
     world.slurm_says("scontrol", "JobId=12 TRES=cpu=1", 0);
     let said = world.run(&["clean"]);
