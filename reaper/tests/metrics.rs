@@ -130,17 +130,32 @@ fn the_text_of_a_snapshot() {
 }
 
 #[test]
-fn a_slice_with_two_entries_is_exported_once() {
-    let twice = Snapshot {
-        slices: vec![slice(17), slice(17)],
+fn each_slice_of_a_job_on_one_device_is_exported() {
+    let shared = SliceMetrics {
+        device: "GPU-5a".to_owned(),
+        ..slice(17)
+    };
+    let tasks = Snapshot {
+        slices: vec![shared.clone(), shared.clone(), shared, slice(17)],
         ..Snapshot::default()
     };
-    let text = render(&twice, "gn01");
-    let lines = text.lines().filter(|line| line.contains("jobid=\"17\""));
-    let names: Vec<&str> = lines.filter_map(|line| line.split('{').next()).collect();
-    let once: BTreeSet<&str> = names.iter().copied().collect();
-    assert_eq!(names.len(), once.len(), "{text}");
-    assert!(!names.is_empty());
+    let text = render(&tasks, "gn01");
+    for device in ["GPU-5a", "GPU-5a-2", "GPU-5a-3", "MIG-17"] {
+        let line = format!(
+            "gpufrac_slice_fraction_ratio{{node=\"gn01\",jobid=\"17\",device=\"{device}\"}} 0.5"
+        );
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    // Prometheus rejects a line that stands there twice.
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("jobid="))
+        .collect();
+    assert_eq!(
+        lines.len(),
+        lines.iter().collect::<BTreeSet<_>>().len(),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! A [`Snapshot`] in the text format of OpenMetrics.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Stall;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -62,11 +63,7 @@ struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
 
 impl Metrics<'_, '_> {
     fn slices(&mut self, snapshot: &Snapshot) -> fmt::Result {
-        let slices = if snapshot.hides_jobs {
-            hidden(&snapshot.slices)
-        } else {
-            distinct(&snapshot.slices)
-        };
+        let slices = labelled(&snapshot.slices, snapshot.hides_jobs);
         self.info(&slices, snapshot.hides_jobs)?;
         let help = "Part of the GPU that the job holds";
         self.of_slices("slice_fraction", ratio(), help, &slices, |slice| {
@@ -91,15 +88,15 @@ impl Metrics<'_, '_> {
         })
     }
 
-    fn info(&mut self, slices: &[(String, &SliceMetrics)], is_hidden: bool) -> fmt::Result {
+    fn info(&mut self, slices: &[Labelled<'_>], is_hidden: bool) -> fmt::Result {
         let of_job = |label| if is_hidden { HIDDEN } else { label };
         let help = "Whose slice it is; source is where its last sample comes from";
         let kind = MetricType::Info;
         let mut lines = self.0.encode_descriptor("slice", help, None, kind)?;
-        for (job, slice) in slices {
+        for Labelled { job, device, slice } in slices {
             lines.encode_info(&[
                 ("jobid", job.as_str()),
-                ("device", &slice.device),
+                ("device", device),
                 ("user", of_job(&slice.user)),
                 ("account", of_job(&slice.account)),
                 ("partition", of_job(&slice.partition)),
@@ -300,12 +297,12 @@ impl Metrics<'_, '_> {
         name: &str,
         unit: Unit,
         help: &str,
-        slices: &[(String, &SliceMetrics)],
+        slices: &[Labelled<'_>],
         value: impl Fn(&SliceMetrics) -> Option<V>,
     ) -> fmt::Result {
-        let lines = slices.iter().filter_map(|(job, slice)| {
-            let labels = [("jobid", job.as_str()), ("device", slice.device.as_str())];
-            Some((labels, value(slice)?))
+        let lines = slices.iter().filter_map(|it| {
+            let labels = [("jobid", it.job.as_str()), ("device", it.device.as_str())];
+            Some((labels, value(it.slice)?))
         });
         self.gauge(name, Some(unit), help, lines)
     }
@@ -341,25 +338,30 @@ impl Metrics<'_, '_> {
     }
 }
 
-/// Each slice once, with its job id as text: Prometheus rejects a text in which a line occurs twice.
-fn distinct(slices: &[SliceMetrics]) -> Vec<(String, &SliceMetrics)> {
-    let mut seen = HashSet::new();
-    let slices = slices.iter();
-    let once = slices.filter(|slice| seen.insert((slice.job, &slice.device)));
-    once.map(|slice| (slice.job.to_string(), slice)).collect()
+/// A slice, with the labels that tell it from others.
+struct Labelled<'a> {
+    job: String,
+    device: String,
+    slice: &'a SliceMetrics,
 }
 
-/// Each slice, with a text in place of its job's id. Slices of one device are told apart by their order.
-fn hidden(slices: &[SliceMetrics]) -> Vec<(String, &SliceMetrics)> {
-    let mut on_device: HashMap<&str, u32> = HashMap::new();
+/// Prometheus rejects a text in which a line occurs twice. So further slices of a job on one device, one for each task,
+/// have a number behind their device; where jobs are hidden, further slices of a device have it behind their job.
+fn labelled(slices: &[SliceMetrics], is_hidden: bool) -> Vec<Labelled<'_>> {
+    let mut seen: HashMap<(Option<JobId>, &str), u32> = HashMap::new();
+    let numbered = |name: &str, number: u32| match number {
+        1 => name.to_owned(),
+        number => format!("{name}-{number}"),
+    };
     let slices = slices.iter().map(|slice| {
-        let number = on_device.entry(&slice.device).or_default();
+        let known = (!is_hidden).then_some(slice.job);
+        let number = seen.entry((known, &slice.device)).or_default();
         *number += 1;
-        let job = match number {
-            1 => HIDDEN.to_owned(),
-            number => format!("{HIDDEN}-{number}"),
+        let (job, device) = match known {
+            Some(job) => (job.to_string(), numbered(&slice.device, *number)),
+            None => (numbered(HIDDEN, *number), slice.device.clone()),
         };
-        (job, slice)
+        Labelled { job, device, slice }
     });
     slices.collect()
 }
