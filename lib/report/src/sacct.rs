@@ -200,7 +200,7 @@ fn place(runs: &[RunWithRecords], record: &UsageRecord) -> Option<usize> {
     };
     let within = |place: &usize, longest| {
         let known = &runs[*place];
-        far(known) <= longest && known.run.user == record.user
+        far(known) <= longest && is_user_of(&known.run, record)
     };
     if let Some(place) = nearest(&has_number) {
         return Some(place).filter(|place| within(place, LONGEST_STEP_S));
@@ -214,6 +214,12 @@ fn place(runs: &[RunWithRecords], record: &UsageRecord) -> Option<usize> {
         (Some(_), Some(place)) if within(&place, LONGEST_PROLOG_S) => Some(place),
         (near, by_order) => near.or(by_order),
     }
+}
+
+/// Whether a run is one of the record's user. slurmdbd keeps names in small letters unless `PreserveCaseUser` is set, and
+/// sacct prints no name where the job has no association and the host does not know the user.
+fn is_user_of(run: &Run, record: &UsageRecord) -> bool {
+    run.user.is_empty() || run.user.eq_ignore_ascii_case(&record.user)
 }
 
 #[cfg(test)]
@@ -347,6 +353,23 @@ mod tests {
             ..record(1, "gn01", start)
         };
         assert_eq!(runs.of(&other), Match::Unknown);
+    }
+
+    #[test]
+    fn slurmdbd_keeps_names_in_small_letters() {
+        for user in ["domain\\ann", ""] {
+            let mut runs = Runs::default();
+            let run = parse(ROW).unwrap().unwrap();
+            let start = run.start;
+            let user = user.to_owned();
+            runs.add(Run { user, ..run });
+            let record = UsageRecord {
+                user: "DOMAIN\\Ann".to_owned(),
+                ..record(0, "gn01", start)
+            };
+            assert!(matches!(runs.of(&record), Match::Run(_)));
+            assert_eq!(runs.without_records(), []);
+        }
     }
 
     #[test]
