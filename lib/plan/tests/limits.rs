@@ -467,6 +467,11 @@ fn both_tables_are_read_from_one_file_and_broken_lines_are_named() {
         "{limits:?}"
     );
     assert!(limits.uncounted.contains("GrpTRESMins"));
+    // The name of `[gres]` that `gpufrac init` writes.
+    let (frac, _) = read(b"Name|GrpTRES\nq|gres/frac=50\n").unwrap();
+    let (default, _) = read(b"Name|GrpTRES\nq|gres/gpufrac=50\n").unwrap();
+    assert_eq!(frac.qos["q"].all.tres, default.qos["q"].all.tres);
+    assert!(!frac.qos["q"].all.tres.is_empty() && frac.uncounted.is_empty());
 }
 
 #[test]

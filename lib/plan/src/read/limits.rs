@@ -58,7 +58,8 @@ fn tres(row: &Row<'_>, name: &str, of_nodes: bool, limits: &mut Limits) -> Resul
         let (resource, value) = item.split_once('=').ok_or_else(|| wrong(name, item))?;
         let (kind, scale) = match resource {
             "gres/gpu" => (Kind::Gpus, 100),
-            "gres/gpufrac" => (Kind::Units, 1),
+            // The second is the name that `gpufrac init` writes to `[gres]`.
+            "gres/gpufrac" | "gres/frac" => (Kind::Units, 1),
             "node" if of_nodes => (Kind::Nodes, 1),
             _ => match resource.strip_prefix("gres/gpu:") {
                 Some(of) => (Kind::Type(of.to_owned()), 100),
