@@ -244,6 +244,32 @@ fn a_broken_line_is_named_and_skipped() {
 }
 
 #[test]
+fn a_comment_with_the_mark_between_fields_is_one_field() {
+    let head = HEAD.trim_end();
+    let with = |columns: &str, end: &str| {
+        let row = line("7", START, TRES);
+        let text = format!("{head}|{columns}\n{}|{end}\n", row.trim_end());
+        let history = read(text.as_bytes()).unwrap();
+        (history.jobs.len(), history.skipped.broken)
+    };
+    let comment = "ticket 7 | gpufrac: job 7 waits | x";
+    assert_eq!(with("AdminComment", comment), (1, 0));
+    assert_eq!(
+        with("AdminComment|QOS", &format!("{comment}|normal")),
+        (1, 0)
+    );
+    assert_eq!(
+        with("QOS|JobName|Account", &format!("normal|a|b|{}", "x")),
+        (1, 0)
+    );
+    // Nobody knows which of both has the mark.
+    assert_eq!(
+        with("AdminComment|JobName", &format!("{comment}|a")),
+        (0, 1)
+    );
+}
+
+#[test]
 fn traces_and_usage_records_are_read() {
     let openb = read(
         b"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\

@@ -52,6 +52,20 @@ impl Header {
         self.column(names).is_some()
     }
 
+    /// The number of columns.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The place of the one column that has one of these names; None where none or several have.
+    #[must_use]
+    pub fn only(&self, names: &[&str]) -> Option<usize> {
+        let is_named = |own: &String| names.iter().any(|name| own.eq_ignore_ascii_case(name));
+        let mut found = (0..self.0.len()).filter(|&at| is_named(&self.0[at]));
+        found.next().filter(|_| found.next().is_none())
+    }
+
     /// The row of these fields.
     ///
     /// # Errors

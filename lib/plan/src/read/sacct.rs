@@ -1,5 +1,6 @@
 //! `sacct -P`, of all versions: the header says which fields there are.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::Path;
 
@@ -17,7 +18,7 @@ ExitCode,Layout,MaxRSS,MaxVMSize,MinCPU,ReqCPUS,ReqMem,ReqNodes,Reservation,Subm
 NodeList,Partition,AllocTRES,Priority,JobName";
 
 /// The command that prints everything that a plan can use.
-pub const COMMAND: &str = "sacct -aPD --starttime=now-90days --format=JobID,User,Account,QOS,Partition,State,Submit,Eligible,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,NNodes,NodeList,Priority,AdminComment,TRESUsageInMax,TRESUsageInAve";
+pub const COMMAND: &str = "sacct -aPD --starttime=now-90days --format=JobID,User,Account,QOS,Partition,State,Submit,Eligible,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,NNodes,NodeList,Priority,TRESUsageInMax,TRESUsageInAve,AdminComment";
 
 /// Whether a line is a header.
 pub fn is_header(line: &str) -> bool {
@@ -86,7 +87,9 @@ pub fn read(
         if lines % STEP == 0 {
             progress(lines);
         }
-        let row = names.row(record.iter()).map_err(Broken::from);
+        let fields = joined(&names, &record);
+        let row = names.row(fields.iter().map(AsRef::as_ref));
+        let row = row.map_err(Broken::from);
         if let Err(why) = row.and_then(|row| take(&row, history, &mut before)) {
             let line = record.position().map_or(lines, csv::Position::line);
             history.skipped.line(&place, line, &why);
@@ -95,6 +98,23 @@ pub fn read(
     }
     progress(lines);
     Ok(())
+}
+
+/// The columns whose text may contain sacct's mark between fields. sacct does not quote it.
+const FREE: [&str; 4] = ["AdminComment", "Comment", "JobName", "SystemComment"];
+
+/// The fields of a row. Where one column may contain marks, the fields that its text was cut into are joined again; of
+/// several such columns it is not known which.
+fn joined<'a>(names: &Header, row: &'a ByteRecord) -> Vec<Cow<'a, [u8]>> {
+    let mut fields: Vec<Cow<'a, [u8]>> = row.iter().map(Cow::Borrowed).collect();
+    let surplus = fields.len().saturating_sub(names.columns());
+    if surplus > 0
+        && let Some(at) = names.only(&FREE)
+    {
+        let text = fields[at..=at + surplus].join(&b'|');
+        fields.splice(at..=at + surplus, [Cow::Owned(text)]);
+    }
+    fields
 }
 
 /// Adds the job of a row, or the telemetry of a step to its job.
