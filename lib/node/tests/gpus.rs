@@ -6,7 +6,9 @@ mod common;
 use common::scene::gpus;
 use common::shares::{Control, Kind};
 use common::{Job, World, job, job_of_gpus, ready_in};
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::lease::{Held, LeaseState};
+use gpufrac_node::state::stuck::{self, Lost};
 use nvidia_ml::disturb::{Rule, What};
 
 #[test]
@@ -335,6 +337,13 @@ fn one_of_several_gpus_that_keeps_its_mode_gives_the_others_back() {
     world.prolog(three).ok().says("requeued");
     assert!(world.leases().is_empty());
     world.check(&[]);
+    // The GPU at fault counts as failing, no other.
+    let failing = stuck::list(&world.node()).unwrap();
+    let failing: Vec<_> = failing
+        .iter()
+        .map(|it| (it.place.as_str(), &it.lost))
+        .collect();
+    assert_eq!(failing, [("GPU 2", &Lost::Device(DeviceIndex(2)))]);
     world.calm();
     world.prolog(three).ok();
     world.check(&[]);

@@ -8,6 +8,7 @@ pub(super) mod times;
 
 use std::time::Duration;
 
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::lease::Lease;
 
 pub use attempt::Carved;
@@ -40,6 +41,20 @@ use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{NvmlError, Session};
 use times::{FIRST_PAUSE, LONGEST_PAUSE, PATIENCE};
 
+/// Why a job gets no slices.
+struct Failed {
+    error: CarveError,
+    /// The device on which it failed; None before the attempts.
+    device: Option<DeviceIndex>,
+}
+
+impl<E: Into<CarveError>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        let (error, device) = (error.into(), None);
+        Self { error, device }
+    }
+}
+
 /// Makes the slices of a job, and retries after temporary errors.
 fn carve(
     job: &JobEnv,
@@ -47,7 +62,7 @@ fn carve(
     slurm: &dyn Slurm,
     log: &JobLog,
     waiting: &mut Waiting<'_>,
-) -> Result<Carved, CarveError> {
+) -> Result<Carved, Failed> {
     if !node.has_pools() {
         order::without_pools(job, &node.config.count_name, slurm)?;
         return Ok(Carved::NotConcerned);
@@ -75,10 +90,8 @@ fn carve(
     }
     without::forget(&node.run, job.job_id)?;
     if job.loads_login {
-        return Err(CarveError::Login {
-            job_id: job.job_id,
-            partition: job.partition.clone(),
-        });
+        let (job_id, partition) = (job.job_id, job.partition.clone());
+        return Err(CarveError::Login { job_id, partition }.into());
     }
     if let Some(files) = slurm.spank_files() {
         plugstack::check(&files)?;
@@ -152,7 +165,7 @@ fn carve_each(
     attempts: &[Attempt<'_>],
     mut session: Option<Session>,
     waiting: &mut Waiting<'_>,
-) -> Result<Carved, CarveError> {
+) -> Result<Carved, Failed> {
     let (mut leases, mut is_new) = (Vec::new(), false);
     for (done, attempt) in attempts.iter().enumerate() {
         match try_for_a_while(attempt, &mut session, waiting) {
@@ -166,7 +179,8 @@ fn carve_each(
                 for other in attempts[..done].iter().rev() {
                     give_back_gpu(other, &mut session, waiting);
                 }
-                return Err(error);
+                let device = Some(attempt.device.index);
+                return Err(Failed { error, device });
             }
         }
     }
@@ -293,21 +307,22 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
             log.error(format!("writing the job's file of CDI failed: {error}"));
         }
     }
-    let error = match carved {
+    let failed = match carved {
         Ok(Carved::NotConcerned) => return Exit::Done,
         Ok(carved) => {
             told(&carved, log);
             Outcome::new(Ending::Served, start.elapsed(), waited).count(node, log);
             return Exit::Done;
         }
-        Err(error) => error,
+        Err(failed) => failed,
     };
     let failure = Failure {
         job,
         node,
         slurm,
         log,
-        error: &error,
+        error: &failed.error,
+        device: failed.device,
         start,
     };
     let took = start.elapsed();

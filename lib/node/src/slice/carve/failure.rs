@@ -4,6 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::config::Config;
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::layout::Side;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
@@ -32,6 +33,7 @@ pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog
         slurm,
         log,
         error: &error,
+        device: None,
         start,
     };
     let (exit, ending) = failure.react();
@@ -46,6 +48,8 @@ pub(super) struct Failure<'a> {
     pub(super) slurm: &'a dyn Slurm,
     pub(super) log: &'a JobLog,
     pub(super) error: &'a CarveError,
+    /// The device on which it failed; None before the attempts.
+    pub(super) device: Option<DeviceIndex>,
     /// When the prolog began.
     pub(super) start: Instant,
 }
@@ -140,7 +144,7 @@ impl Failure<'_> {
 
     /// Counts the failure for the place that is at fault.
     fn count_failure(&self) {
-        let device = self.job.devices.first().copied();
+        let device = self.device.or(self.job.devices.first().copied());
         let lost = match (self.error.fault(), device) {
             (Some(Fault::Device), Some(device)) => Lost::Device(device),
             (Some(_), _) => Lost::Node,
