@@ -156,6 +156,8 @@ impl NvmlError {
             Some(
                 codes::IN_USE
                 | codes::INSUFFICIENT_RESOURCES
+                // A list grew between two calls, which users' processes can cause.
+                | codes::INSUFFICIENT_SIZE
                 | codes::TIMEOUT
                 | codes::IRQ_ISSUE
                 | codes::OPERATING_SYSTEM
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn only_passing_errors_are_retried() {
-        for code in [19, 23, 10, 999, 29] {
+        for code in [19, 23, 10, 999, 29, 7] {
             assert_eq!(call(code).class(), ErrorClass::Transient, "{code}");
         }
         for code in [3, 4, 9, 15, 16, 18, 2] {
