@@ -227,8 +227,13 @@ struct Group(PathBuf);
 
 impl Group {
     fn new(job: Job) -> Group {
+        Group::at(&format!("slurm_n1/uid_{}/job_{}", job.uid, job.id))
+    }
+
+    /// A group below the root of the hierarchy of devices.
+    fn at(path: &str) -> Group {
         let devices = Path::new("/sys/fs/cgroup/devices");
-        let path = devices.join(format!("slurm_n1/uid_{}/job_{}", job.uid, job.id));
+        let path = devices.join(path);
         if devices.join("tasks").exists() && fs::create_dir_all(&path).is_ok() {
             Group(path)
         } else {
@@ -258,6 +263,23 @@ impl Drop for Group {
         let _ = fs::remove_dir(self.0.parent().unwrap());
         let _ = fs::remove_dir(self.0.parent().unwrap().parent().unwrap());
     }
+}
+
+/// A job that began under Slurm 24.11 has no SLUID in its lease; the groups of its steps have one from 26.05 on.
+#[test]
+fn a_step_of_the_users_other_job_lives_on_after_an_upgrade_of_slurm() {
+    let world = ready(GPU + 4);
+    let (one, two) = (job_of(61_041, 1), job_of(61_041, 2));
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let gpu = world.root().join(format!("gpus/dev/nvidia{}", GPU + 4));
+    let [mut step, mut stray] = [(), ()].map(|()| holding(one.uid, &gpu));
+    let group = Group::at("slurm_n1/n1_slurmstepd.scope/sEKNKTV3WPV500");
+    group.put("step_1", &step);
+    world.epilog(one).ok().says("it is killed");
+    stray.was_killed();
+    assert!(step.lives());
+    world.check(&[]);
 }
 
 #[test]

@@ -46,14 +46,15 @@ pub enum Effort {
 /// Processes of other users are not killed, because every user can pass a descriptor to a process that accepts it. No
 /// instance is granted while they hold its files ([`holders::HeldCaps`]).
 pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
-    let rights = match Rights::beside(lease, node) {
+    let failed = |why: RightsError| {
+        // The processes of the job could not be looked at. Cure: Follow the text.
+        log.error(format!(
+            "ending the processes that hold the job's devices failed: {why}"
+        ));
+    };
+    let mut rights = match Rights::beside(lease, node) {
         Ok(rights) => rights,
-        Err(why) => {
-            // The processes of the job could not be looked at. Cure: Follow the text.
-            return log.error(format!(
-                "ending the processes that hold the job's devices failed: {why}"
-            ));
-        }
+        Err(why) => return failed(why),
     };
     let (most, patience) = match effort {
         Effort::Thorough => (holders::MANY, PATIENCE),
@@ -84,11 +85,18 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
                 lease.user_id
             ));
         }
-        for holder in &holders {
+        // The user's next job may have begun on this GPU since. Its lease was written before its processes began, so
+        // that it is there for each process that the search found.
+        rights = match Rights::beside(lease, node) {
+            Ok(rights) => rights,
+            Err(why) => return failed(why),
+        };
+        let is_foreign = |holder: &&Holder| !rights.has(holder.pid, Some(holder.device));
+        for holder in holders.iter().filter(is_foreign) {
             say(holder.pid, format!("{holder}, a device of the job"));
             holder.kill(|holder| !rights.has(holder.pid, Some(holder.device)));
         }
-        for pid in hiding {
+        for pid in hiding.into_iter().filter(|pid| !rights.has(*pid, None)) {
             say(
                 pid,
                 format!("process {pid} has more open files than can be looked at for the job's"),
@@ -105,6 +113,8 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
 struct Rights {
     record: NodeRecord,
     devices: Vec<DeviceNumber>,
+    /// The lease that ends.
+    lease: Lease,
     /// The leases of other jobs that have one of the devices, too.
     others: Vec<Lease>,
 }
@@ -122,6 +132,7 @@ impl Rights {
         Ok(Rights {
             record,
             devices,
+            lease: lease.clone(),
             others,
         })
     }
@@ -132,9 +143,11 @@ impl Rights {
             device.is_none_or(|device| self.record.devices(other).contains(&device))
         };
         let group = process::job_group(pid);
+        let neighbours: Vec<&Lease> = self.others.iter().chain([&self.lease]).collect();
         let mut others = self.others.iter().filter(has_device);
         others.any(|other| match &group {
-            Some(group) => other.is_group(group),
+            // In doubt the process stays: after an upgrade of Slurm it may be of a step of the other job.
+            Some(group) => other.owns_group(group, &neighbours) != Some(false),
             None => strangers::is_server(pid, other),
         })
     }
