@@ -338,6 +338,21 @@ fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
         (false, UserId(4242))
     );
     assert_ne!(before, world.serial(&new));
+    // The same user has the id again: the SLUID tells the jobs apart.
+    let serials = ["sEKNKTV3WPV500", "sEKNKTV3WPV500", "sEKNKTV3WPV600"].map(|sluid| {
+        let mut command = world.job_command("prolog", job(8, 0, 25));
+        let output = command.env("SLURM_JOB_SLUID", sluid).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let leases = world.leases();
+        let lease = leases
+            .iter()
+            .find(|lease| lease.job_id == JobId(8))
+            .unwrap();
+        assert_eq!(lease.sluid.as_deref(), Some(sluid));
+        world.serial(lease)
+    });
+    assert_eq!(serials[0], serials[1]);
+    assert_ne!(serials[1], serials[2]);
 }
 
 /// A job whose text job_submit did not see, or saw in another form.

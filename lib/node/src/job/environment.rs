@@ -85,9 +85,14 @@ pub fn host_name() -> String {
 
 impl JobEnv {
     /// Whether a lease is of this run of this job. Slurm's ids start again if it lost its state, and a requeued job
-    /// keeps its id.
+    /// keeps its id. Only a SLUID tells two jobs of one user apart that have the same id.
     pub fn is_run_of(&self, lease: &Lease) -> bool {
-        lease.user_id == self.user_id && lease.restart_count == self.restart_count
+        let is_other = match (&self.sluid, &lease.sluid) {
+            (Some(own), Some(of_lease)) => own != of_lease,
+            _ => false,
+        };
+        let is_same = lease.user_id == self.user_id && lease.restart_count == self.restart_count;
+        is_same && !is_other
     }
 
     /// Whether Slurm's record says that this run of the job has ended: its user cancelled it, or the prolog of
