@@ -555,7 +555,12 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     });
     let world = ready();
     world.prolog(job(1, 0, 50)).ok();
-    for (id, over) in [(4, "finished - 0"), (5, "unknown"), (6, "pending - 1")] {
+    for (id, over) in [
+        (4, "finished - 0"),
+        (5, "unknown"),
+        (6, "pending - 1"),
+        (7, "elsewhere - 0"),
+    ] {
         let last = world.leases()[0].job_id.0;
         world.slurm_says(last, over);
         world
@@ -565,7 +570,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
         assert_eq!(world.leases()[0].job_id, JobId(id), "{over}");
         world.check(&[]);
     }
-    assert_eq!(world.usage().len(), 3);
+    assert_eq!(world.usage().len(), 4);
 }
 
 /// slurmctld no longer tells the allocation, and would requeue the job.

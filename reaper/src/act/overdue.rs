@@ -13,6 +13,7 @@ use crate::measure::sample::Sampler;
 use crate::outside::Outside;
 use crate::report::errors::topic;
 use crate::round::Round;
+use gpufrac_node::job::slurmctld::is_over_on_node;
 use gpufrac_node::slurm_call::SlurmError;
 
 /// Rounds between two questions to Slurm about a job without processes on this node.
@@ -157,7 +158,7 @@ fn end_if_over(round: &Round, leases: &[&Lease]) -> Result<u32, OverdueError> {
     // Asked without the lock, because an answer can take long.
     let job = outside.slurm.job(first.job_id)?;
     let is_over = |lease: &Lease| {
-        let over = |job: &JobInfo| job.has_ended_run(lease.restart_count);
+        let over = |job: &JobInfo| is_over_on_node(job, lease);
         job.as_ref().is_none_or(over)
     };
     let (mut over, mut outcome) = (0, Ok(()));

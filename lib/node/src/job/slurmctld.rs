@@ -5,8 +5,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::JobId;
-use slurm_sys::client::{Client, ClientError, Drained, Drainer, HookLimits, JobInfo, SpankFiles};
+use gpufrac_core::lease::Lease;
+use slurm_sys::client::{
+    Client, ClientError, Drained, Drainer, HookLimits, JobInfo, JobState, SpankFiles,
+};
 use slurm_sys::release::{self, Release, Series};
 
 /// The time limit of an answer.
@@ -62,6 +66,18 @@ impl SlurmError {
     pub fn cannot_requeue(&self) -> bool {
         matches!(self, SlurmError::Client(error) if error.cannot_requeue())
     }
+}
+
+/// Whether the run of a lease's job is over on its node by Slurm's record: it has ended, or it goes on without the node,
+/// as a job with `--no-kill` does when a node fails (`excise_node_from_job` in `src/slurmctld/node_scheduler.c`).
+pub fn is_over_on_node(job: &JobInfo, lease: &Lease) -> bool {
+    let runs = matches!(job.state, JobState::Running | JobState::Suspended);
+    let has_left = || {
+        let nodes = Hostlist::parse(&job.nodes);
+        let nodes = nodes.as_ref().map_or(&[][..], |list| list.names());
+        !nodes.is_empty() && !nodes.contains(&lease.node)
+    };
+    job.has_ended_run(lease.restart_count) || runs && has_left()
 }
 
 /// The questions and requests to Slurm while a slice is made.

@@ -8,7 +8,7 @@ use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::locked::LockedGpu;
-use crate::job::slurmctld::Slurm;
+use crate::job::slurmctld::{Slurm, is_over_on_node};
 use crate::slice::teardown::{self, TeardownError};
 use crate::slice::{keep, release};
 use crate::state::leases::StoreError;
@@ -81,7 +81,7 @@ pub fn evict_finished(
         let job = lease.job_id;
         let over = match slurm.job(job) {
             Ok(None) => true,
-            Ok(Some(info)) => info.has_ended_run(lease.restart_count),
+            Ok(Some(info)) => is_over_on_node(&info, &lease),
             Err(error) => {
                 // slurmctld did not answer, so the lease stays. Cure: Check `scontrol ping`; it is tried again.
                 log.warning(format!(

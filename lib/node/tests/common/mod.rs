@@ -847,7 +847,8 @@ impl Slurm for Files {
             qos: String::new(),
             account: String::new(),
             reservation: String::new(),
-            nodes: "n1".into(),
+            // With `--no-kill` the job goes on without a node that failed.
+            nodes: if text.starts_with("elsewhere") { "n2" } else { "n1" }.into(),
             node_count: 1,
             array: None,
             het_job_id: 0,
