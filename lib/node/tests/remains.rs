@@ -273,7 +273,7 @@ fn a_step_of_the_users_other_job_lives_on_after_an_upgrade_of_slurm() {
     world.prolog(one).ok();
     world.prolog(two).ok();
     let gpu = world.root().join(format!("gpus/dev/nvidia{}", GPU + 4));
-    let [mut step, mut stray] = [(), ()].map(|()| holding(one.uid, &gpu));
+    let [step, mut stray] = [(), ()].map(|()| holding(one.uid, &gpu));
     let group = Group::at("slurm_n1/n1_slurmstepd.scope/sEKNKTV3WPV500");
     group.put("step_1", &step);
     world.epilog(one).ok().says("it is killed");

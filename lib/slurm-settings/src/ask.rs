@@ -153,8 +153,11 @@ const LOCAL: [&str; 4] = [
 pub fn of_own_cluster(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
-        let selects = |start: &&str| name.as_encoded_bytes().starts_with(start.as_bytes());
-        if SELECT.iter().any(|start| selects(&start)) {
+        let bytes = name.as_encoded_bytes();
+        if SELECT
+            .iter()
+            .any(|start| bytes.starts_with(start.as_bytes()))
+        {
             command.env_remove(name);
         }
     }
