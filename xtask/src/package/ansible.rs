@@ -152,8 +152,8 @@ impl Trial<'_> {
     }
 }
 
-/// Runs the role on a cluster: in check mode, for the first time, again, with a mistake, and with another layout
-/// while a job runs.
+/// Runs the role on a cluster: in check mode, for the first time, again, after a run without an end, with a mistake, and
+/// with another layout while a job runs.
 pub(super) fn follow(site: &Site) -> Result<()> {
     let folder = tempfile::tempdir().context("making a temporary folder failed")?;
     let trial = Trial {
@@ -199,6 +199,23 @@ pub(super) fn follow(site: &Site) -> Result<()> {
     let again = trial.good(&[]).context("the second time")?;
     if !again.changed_nothing() {
         bail!("the second time something changed:\n{}", again.text);
+    }
+
+    // A run that ends on a node after slurmctld's host got a new file: the next run restarts slurmctld.
+    trial.config(&format!("{CONFIG}\n# A change.\n"))?;
+    let absent = r#"{"gpufrac_node_packages": ["no-such-package"]}"#;
+    if trial.play(&["-e", absent])?.success {
+        bail!("the playbook goes on without the packages of nodes");
+    }
+    let slurmctld = || trial.on("ctl", None, "cat /run/slurm/slurmctld.pid");
+    let before = slurmctld()?;
+    trial.good(&[]).context("after a run without an end")?;
+    if slurmctld()? == before {
+        bail!("slurmctld still has the gpufrac.toml of before");
+    }
+    let again = trial.good(&[]).context("the time after it")?;
+    if !again.changed_nothing() {
+        bail!("the time after it something changed:\n{}", again.text);
     }
 
     // A mistake ends the play on the first host.

@@ -337,7 +337,7 @@ mod tests {
     }
 
     /// Promise (admins): the role of contrib/ansible: check mode changes nothing, a second run neither, a mistake ends
-    /// it on the first host, a change of layout waits for jobs.
+    /// it on the first host, a run after one without an end restarts slurmctld, a change of layout waits for jobs.
     /// With `ansible_reads_the_playbook_and_its_role`.
     #[test]
     #[ignore = "builds for each series and starts clusters: ten minutes"]
