@@ -216,8 +216,8 @@ fn place(runs: &[RunWithRecords], record: &UsageRecord) -> Option<usize> {
     }
 }
 
-/// Whether a run is one of the record's user. slurmdbd keeps names in small letters unless `PreserveCaseUser` is set, and
-/// sacct prints no name where the job has no association and the host does not know the user.
+/// Whether a run is one of the record's user. slurmdbd keeps names in small letters unless `PreserveCaseUser` is set,
+/// and sacct prints no name where the job has no association and the host does not know the user.
 fn is_user_of(run: &Run, record: &UsageRecord) -> bool {
     run.user.is_empty() || run.user.eq_ignore_ascii_case(&record.user)
 }

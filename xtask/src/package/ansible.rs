@@ -152,8 +152,8 @@ impl Trial<'_> {
     }
 }
 
-/// Runs the role on a cluster: in check mode, for the first time, again, after a run without an end, with a mistake, and
-/// with another layout while a job runs.
+/// Runs the role on a cluster: in check mode, for the first time, again, after a run without an end, with a mistake,
+/// and with another layout while a job runs.
 pub(super) fn follow(site: &Site) -> Result<()> {
     let folder = tempfile::tempdir().context("making a temporary folder failed")?;
     let trial = Trial {

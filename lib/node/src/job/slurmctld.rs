@@ -68,8 +68,8 @@ impl SlurmError {
     }
 }
 
-/// Whether the run of a lease's job is over on its node by Slurm's record: it has ended, or it goes on without the node,
-/// as a job with `--no-kill` does when a node fails (`excise_node_from_job` in `src/slurmctld/node_scheduler.c`).
+/// Whether the run of a lease's job is over on its node by Slurm's record: it has ended, or it goes on without the
+/// node, as a job with `--no-kill` does when a node fails (`excise_node_from_job` in `src/slurmctld/node_scheduler.c`).
 pub fn is_over_on_node(job: &JobInfo, lease: &Lease) -> bool {
     let runs = matches!(job.state, JobState::Running | JobState::Suspended);
     let has_left = || {
