@@ -119,7 +119,7 @@ impl Places {
         log: &JobLog,
     ) -> Result<(), PlacesError> {
         let noted = stuck::drained(node)?;
-        let reason = reason_to_drain(node.config.stuck, places, noted.is_some());
+        let reason = reason_to_drain(node.config.stuck, places, noted.as_deref());
         match (noted, reason) {
             (noted, Some(reason)) if !self.is_drained => {
                 let reason = noted.unwrap_or(reason);
@@ -269,11 +269,14 @@ fn name_holders(node: &Node, place: &mut Stuck) -> Result<(), FileError> {
     stuck::note(node, place)
 }
 
-/// Why the node is drained; None if it is not.
-fn reason_to_drain(when: WhenStuck, places: &[Stuck], is_drained: bool) -> Option<String> {
-    // What a user can cause drains no node. A search that one time does not end takes no drain back: the node would
-    // take jobs and be drained again in turn.
-    let is_users = |place: &&Stuck| place.by_user || (place.may_be_users && !is_drained);
+/// Why the node is drained; None if it is not. `noted`: the reason of the drain that gpufrac asked for.
+fn reason_to_drain(when: WhenStuck, places: &[Stuck], noted: Option<&str>) -> Option<String> {
+    // What a user can cause drains no node. If a later search for the holders of the same place gives up, its drain
+    // stays: the node would take jobs and be drained again in turn.
+    let drained_for = |place: &Stuck| {
+        noted.is_some_and(|noted| noted.starts_with(&format!("stuck: {}: ", place.place)))
+    };
+    let is_users = |place: &&Stuck| place.by_user || (place.may_be_users && !drained_for(place));
     let mut by_node = places.iter().filter(|place| !is_users(place));
     let first: &Stuck = match when {
         WhenStuck::Drain => by_node.next()?,
@@ -289,7 +292,6 @@ fn reason_to_drain(when: WhenStuck, places: &[Stuck], is_drained: bool) -> Optio
             *old.iter().find(is_much)?
         }
     };
-    // Without what changes from look to look: the reason is compared when it is taken back.
     Some(format!(
         "stuck: {}; gpufrac resumes the node when it is free",
         first.reason()
@@ -347,7 +349,7 @@ mod tests {
     /// With `a_site_can_have_the_node_drained_at_once`, `what_a_user_holds_drains_no_node`.
     #[test]
     fn a_node_is_drained_if_more_than_half_of_a_gpu_is_lost_for_ten_minutes() {
-        let drains = |places: &[Stuck]| reason_to_drain(WhenStuck::Avoid, places, false).is_some();
+        let drains = |places: &[Stuck]| reason_to_drain(WhenStuck::Avoid, places, None).is_some();
         assert!(!drains(&[place(0, 50, 9000, false)]));
         assert!(!drains(&[
             place(0, 50, 9000, false),
@@ -369,18 +371,20 @@ mod tests {
     #[test]
     fn what_a_user_holds_drains_no_node() {
         let places = [place(0, 100, 9000, true)];
-        assert_eq!(reason_to_drain(WhenStuck::Avoid, &places, false), None);
-        for is_drained in [false, true] {
-            assert_eq!(reason_to_drain(WhenStuck::Drain, &places, is_drained), None);
-        }
-        let mut unknown = place(0, 100, 9000, false);
-        unknown.may_be_users = true;
-        let drains = |is_drained| {
-            reason_to_drain(WhenStuck::Drain, std::slice::from_ref(&unknown), is_drained).is_some()
+        assert_eq!(reason_to_drain(WhenStuck::Avoid, &places, None), None);
+        let reason = |place: &Stuck, noted: Option<&str>| {
+            reason_to_drain(WhenStuck::Drain, std::slice::from_ref(place), noted)
         };
-        assert!(!drains(false));
-        // A node that is drained already stays so.
-        assert!(drains(true));
+        let mut unknown = place(0, 100, 9000, false);
+        let noted = reason(&unknown, None).unwrap();
+        unknown.may_be_users = true;
+        unknown.holders = Some("processes that were not looked at".to_owned());
+        assert_eq!(reason(&unknown, None), None);
+        // A node that is drained for this place stays so, and for no other one.
+        assert!(reason(&unknown, Some(&noted)).is_some());
+        assert_eq!(reason(&unknown, Some("stuck: GPU 7: in use (19)")), None);
+        assert_eq!(reason(&places[0], None), None);
+        assert_eq!(reason(&places[0], Some(&noted)), None);
     }
 
     /// A slurmctld that is down at first.
@@ -426,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_site_can_have_the_node_drained_at_once() {
-        let reason = reason_to_drain(WhenStuck::Drain, &[place(0, 13, 0, false)], false).unwrap();
+        let reason = reason_to_drain(WhenStuck::Drain, &[place(0, 13, 0, false)], None).unwrap();
         assert!(reason.contains("in use (19)"), "{reason}");
     }
 }
