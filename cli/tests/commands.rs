@@ -542,41 +542,24 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
         "{}",
         said.err
     );
+    let refused = |why: &str| {
+        let said = world.run(&["clean", "--yes"]);
+        assert_eq!((said.code, world.instances()), (Some(1), 1));
+        assert!(said.err.contains(why), "{}", said.err);
+        said.err
+    };
     // squeue fails, so it is not known whether a job has the instance.
     world.slurm_says("squeue", "", 1);
-    let said = world.run(&["clean", "--yes"]);
-    assert_eq!((said.code, world.instances()), (Some(1), 1));
-    assert!(
-        said.err.contains("squeue does not answer (bad)"),
-        "{}",
-        said.err
-    );
+    refused("squeue does not answer (bad)");
     // A job whose lease is lost may have the instance.
     world.slurm_says("squeue", "12|RUNNING|gpufrac-test02", 0);
     world.slurm_says("scontrol", "TresPerNode=gres:gpufrac:25,gres:shard:25", 0);
-    let said = world.run(&["clean", "--yes"]);
-    assert_eq!((said.code, world.instances()), (Some(1), 1));
-    assert!(
-        said.err
-            .contains("no lease is known of job 12 on node gpufrac-test02"),
-        "{}",
-        said.err
-    );
-    assert!(
-        said.err.contains("hint: cancel them with `scancel 12`"),
-        "{}",
-        said.err
-    );
+    let err = refused("no lease is known of job 12 on node gpufrac-test02");
+    assert!(err.contains("hint: cancel them with `scancel 12`"), "{err}");
     // A whole GPU of a pool has no shares, only the count, by the site's name.
     world.configure(&format!("[gres]\nname = \"frac\"\n{POOL}"));
     world.slurm_says("scontrol", "TresPerNode=gres/gpu:whole:1,gres/frac:100", 0);
-    let said = world.run(&["clean", "--yes"]);
-    assert_eq!((said.code, world.instances()), (Some(1), 1));
-    assert!(
-        said.err.contains("no lease is known of job 12"),
-        "{}",
-        said.err
-    );
+    refused("no lease is known of job 12");
     world.configure(POOL);
     // A job without a fraction cannot have the instance. There is no terminal for the confirmation.
     world.slurm_says("scontrol", "JobId=12 TRES=cpu=1", 0);
