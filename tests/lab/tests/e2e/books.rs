@@ -319,17 +319,34 @@ impl Storm {
         Ok(())
     }
 
+    /// A slurmd that is killed between the acknowledgement of a start and the script leaves a job that runs nowhere.
+    /// slurmctld notices when the node registers the next time, which takes up to 20 of its pings: an admin starts
+    /// slurmd again.
+    fn register_nodes(&mut self) -> Result<(), LabError> {
+        for node in self.lab.nodes().to_vec() {
+            self.note(format!("{node}: slurmd starts again"));
+            self.lab
+                .stop_daemon(&format!("slurmd.{node}"), Signal::SIGTERM)?;
+            self.lab.start_slurmd(&node)?;
+        }
+        Ok(())
+    }
+
     fn settle(&mut self) -> Result<(), LabError> {
         for node in self.lab.nodes().to_vec() {
             self.lab.gpusim(&node, &["clear"])?;
         }
         let begun = Instant::now();
+        let mut registered = false;
         loop {
             self.repair()?;
             let jobs = self.lab.jobs()?;
             self.release_held(&jobs)?;
             if begun.elapsed() > Duration::from_secs(60) {
                 self.cancel_lost_starts()?;
+                if !std::mem::replace(&mut registered, true) {
+                    self.register_nodes()?;
+                }
             }
             let active = jobs.iter().filter(|job| job.is_active()).count();
             if active == 0 {
