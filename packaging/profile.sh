@@ -2,7 +2,7 @@
 if [ -z "${GPUFRAC_MECHANISM-}" ] && [ -r /proc/self/cgroup ]; then
     while read -r gpufrac_group; do
         case $gpufrac_group in
-            */step_* | */job_[0-9]*)
+            */step_extern*)
                 eval "$(gpufrac env 2>/dev/null)"
                 break
                 ;;

@@ -110,6 +110,20 @@ fn a_shell_by_ssh_has_the_variables_of_its_job() -> Result<(), LabError> {
         assert_eq!(of_slice(&login_by_csh(&lab, Some(job))?), step);
     }
     assert_eq!(of_slice(&login_by_csh(&lab, None)?), BTreeMap::new());
+    // A step that asked for no GPU has none by a login shell either.
+    let job = format!("--jobid={}", jobs[0]);
+    let args = [
+        &job,
+        "--overlap",
+        "--gres=none",
+        "sh",
+        "-c",
+        ". ./profile.sh; env",
+    ];
+    let step = lab.command("srun").user(&user).args(args);
+    let step = step.current_dir(lab.folder().work()).run()?.success()?;
+    let left = of_slice(&step.stdout);
+    assert!(!left.contains_key("GPUFRAC_FRACTION"), "{left:?}");
     let by_number = "GPUFRAC_VISIBLE=index gpufrac env | grep CUDA_VISIBLE";
     let numbered = login(&lab, Some(jobs[0]), by_number)?;
     assert_eq!(numbered, "export CUDA_VISIBLE_DEVICES='0'\n");
