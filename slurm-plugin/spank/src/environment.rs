@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use gpufrac_core::lease::visible::{VARIABLE, Visible};
 use gpufrac_core::lease::{Lease, variables};
+use gpufrac_core::mechanism::Mechanism;
 use slurm_sys::spank::{Spank, SpankError};
 
 /// Variables that only gpufrac sets: a job without a slice must not inherit them from the job that submitted it.
@@ -125,9 +126,14 @@ pub fn clear(spank: Spank, libraries: &[String]) {
             spank.unset_variable(name);
         }
     }
-    if spank.variable("GPUFRAC_MECHANISM").is_some() {
+    if let Some(mechanism) = spank.variable("GPUFRAC_MECHANISM") {
         spank.unset_variable(c"NVIDIA_VISIBLE_DEVICES");
-        for name in MPS.into_iter().chain(HAMI) {
+        let set: &[&CStr] = match mechanism.parse() {
+            Ok(Mechanism::Mps | Mechanism::MigMps) => &MPS,
+            Ok(Mechanism::Hami) => &HAMI,
+            Ok(Mechanism::Mig | Mechanism::Timeslice) | Err(_) => &[],
+        };
+        for name in set {
             spank.unset_variable(name);
         }
     }
