@@ -233,10 +233,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         }
     };
 
-    let partitions = options.get(c"partition").or_else(|| {
-        step.then(|| std::env::var("SLURM_JOB_PARTITION").ok())
-            .flatten()
-    });
+    let partitions = if step { partition_of_job(options) } else { options.get(c"partition") };
     let beside = if step { Beside::default() } else { Beside::read(options) };
     let mut request = JobRequest {
         partitions: partitions.as_deref(),
@@ -319,17 +316,29 @@ fn set_share(options: &Options, share: &Share) -> Result<(), FilterError> {
     Ok(())
 }
 
+/// The partition of a step's job, if the environment has it. Slurm ignores `--partition` of a step, which srun also
+/// takes from `SLURM_PARTITION`.
+fn partition_of_job(options: &Options) -> Option<String> {
+    let own = is_in_surrounding_job(options).then(|| std::env::var("SLURM_JOB_PARTITION").ok());
+    own.flatten()
+}
+
 /// The fraction of the surrounding job, if the command starts a step in it.
 fn own_fraction(options: &Options) -> Option<String> {
-    let own = std::env::var("SLURM_JOB_ID").ok()?;
     // With a slice per task the job has several slices.
-    if is_per_task_around() {
+    if is_per_task_around() || !is_in_surrounding_job(options) {
         return None;
     }
+    std::env::var("GPUFRAC_FRACTION").ok()
+}
+
+/// Whether a step is one of the job that the environment describes, and not of a further component of it.
+fn is_in_surrounding_job(options: &Options) -> bool {
+    let Ok(own) = std::env::var("SLURM_JOB_ID") else {
+        return false;
+    };
     let named = options.get(c"jobid").unwrap_or_default();
-    let same = named.is_empty() || named == own;
-    same.then(|| std::env::var("GPUFRAC_FRACTION").ok())
-        .flatten()
+    (named.is_empty() || named == own) && options.get(c"het-group").is_none()
 }
 
 /// Whether the decision depends on the partition of the job. Asking slurmctld for its default partition is an RPC,

@@ -32,7 +32,10 @@ fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result
             "srun -n1 sh -c '{see}'\nsrun -n1 --gres=gpufrac:0.125 sh -c '{see}'\n\
              srun -n1 --overlap sh -c '{see}'\nsrun -n1 --gres=none sh -c '{see}'\n\
              srun -n1 --gres=gpufrac:0.2 sh -c '{see}'\n\
-             srun -n1 --gres=gpufrac:percent:25 sh -c '{see}'\n"
+             srun -n1 --gres=gpufrac:percent:25 sh -c '{see}'\n\
+             SLURM_PARTITION=cpu srun -n1 --gres=gpufrac:0.125 sh -c '{see}'\n\
+             export SLURM_JOB_PARTITION=cpu own=$SLURM_JOB_ID\n\
+             SLURM_JOB_ID=99 srun --jobid=$own -n1 --gres=gpufrac:0.125 sh -c '{see}'\n"
         ),
     )?;
     let steps: Vec<&str> = output
@@ -49,6 +52,9 @@ fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result
         "F= S=".into(),
         on_slice(25),
         on_slice(25),
+        // Slurm takes no notice of the partition of a step, and a shell may be in a job of another one.
+        on_slice(13),
+        on_slice(13),
     ];
     assert_eq!(steps, expected, "{output}");
     assert!(output.contains("rounded up from 0.2 to 0.25"), "{output}");
