@@ -1,14 +1,22 @@
 //! The options next to a fraction, as slurmctld will see them.
 
+use std::env;
 use std::ffi::CStr;
 
-use gpufrac_core::submit::JobRequest;
+use gpufrac_core::submit::{JobRequest, Memory};
 use slurm_sys::host;
 
 use crate::options::Options;
 
-/// Options that contradict a fraction. slurmctld's plugin refuses them, too; but Slurm's commands refuse some of them
-/// earlier, without saying what to write.
+/// Environment variables that the commands read as `--mem-per-gpu`.
+const MEM_PER_GPU_VARIABLES: [&str; 3] = [
+    "SBATCH_MEM_PER_GPU",
+    "SALLOC_MEM_PER_GPU",
+    "SLURM_MEM_PER_GPU",
+];
+
+/// Options that contradict a fraction, and those that its share depends on. slurmctld's plugin refuses and counts them,
+/// too; but Slurm's commands refuse some of them earlier, without saying what to write.
 #[derive(Default)]
 pub struct Beside {
     per_job: Option<String>,
@@ -22,6 +30,10 @@ pub struct Beside {
     core_spec: bool,
     tasks: Option<u32>,
     tasks_per_node: Option<u32>,
+    cpus_per_task: Option<u32>,
+    cpus_per_node: Option<u32>,
+    memory: Option<Memory>,
+    min_nodes: Option<u32>,
     max_nodes: Option<u32>,
 }
 
@@ -30,8 +42,32 @@ impl Beside {
     pub fn read(options: &Options) -> Self {
         let gpus = |name: &CStr| options.get(name).map(|value| format!("gpu:{value}"));
         let is_set = |name: &CStr| options.get(name).is_some();
-        // Of a range, as `--nodes=1-2`, the second.
-        let number = |name: &CStr| options.get(name)?.rsplit('-').next()?.parse().ok();
+        let number = |name: &CStr| options.get(name)?.parse().ok();
+        let nodes = options.get(c"nodes");
+        let (min_nodes, max_nodes) = match nodes.as_deref() {
+            Some(range) => range.split_once('-').unwrap_or((range, range)),
+            None => ("", ""),
+        };
+        let mib = |name: &CStr| options.get(name).map(|value| in_mib(&value));
+        let memory = || {
+            let per_node = mib(c"mem").and_then(|mib| mib.parse().ok());
+            let per_cpu = mib(c"mem-per-cpu").and_then(|mib| mib.parse().ok());
+            per_node
+                .map(Memory::PerNode)
+                .or(per_cpu.map(Memory::PerCpu))
+        };
+        // Slurm takes the memory of the command line before that of a variable, after this plugin.
+        let mem_per_gpu = mib(c"mem-per-gpu");
+        let is_variable = || {
+            MEM_PER_GPU_VARIABLES
+                .iter()
+                .any(|name| env::var_os(name).is_some())
+        };
+        let (memory, mem_per_gpu) = match (memory(), mem_per_gpu) {
+            (Some(_), Some(per_gpu)) if !is_variable() => (None, Some(per_gpu)),
+            (Some(memory), _) => (Some(memory), None),
+            (None, per_gpu) => (None, per_gpu),
+        };
         // srun of 26.05 has the value `allocation` for the job's own option.
         let exclusive = options.get(c"exclusive");
         let alone = |value: &str| ["exclusive", "allocation"].contains(&value);
@@ -40,16 +76,18 @@ impl Beside {
             per_socket: gpus(c"gpus-per-socket"),
             per_task: gpus(c"gpus-per-task").or_else(|| options.get(c"tres-per-task")),
             cpus_per_gpu: gpus(c"cpus-per-gpu"),
-            mem_per_gpu: options
-                .get(c"mem-per-gpu")
-                .map(|value| format!("gpu:{}", in_mib(&value))),
+            mem_per_gpu: mem_per_gpu.map(|mib| format!("gpu:{mib}")),
             gpu_freq: gpus(c"gpu-freq"),
             tasks_per_gpu: is_set(c"ntasks-per-gpu"),
             exclusive: exclusive.as_deref().is_some_and(alone),
             core_spec: host::takes_core_spec() && (is_set(c"core-spec") || is_set(c"thread-spec")),
             tasks: number(c"ntasks"),
             tasks_per_node: number(c"ntasks-per-node"),
-            max_nodes: number(c"nodes"),
+            cpus_per_task: number(c"cpus-per-task"),
+            cpus_per_node: number(c"mincpus"),
+            memory,
+            min_nodes: min_nodes.parse().ok(),
+            max_nodes: max_nodes.parse().ok(),
         }
     }
 
@@ -71,6 +109,10 @@ impl Beside {
             core_spec: self.core_spec,
             tasks: self.tasks,
             tasks_per_node: self.tasks_per_node,
+            cpus_per_task: self.cpus_per_task,
+            cpus_per_node: self.cpus_per_node,
+            memory: self.memory,
+            min_nodes: self.min_nodes,
             max_nodes: self.max_nodes,
             ..JobRequest::default()
         }

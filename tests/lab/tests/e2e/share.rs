@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use gpufrac_lab::{CgroupVersion, Job, JobId, Lab, LabBuilder, LabError};
+use gpufrac_lab::{CgroupVersion, Job, JobId, Lab, LabBuilder, LabError, SlurmCommand};
 
 use crate::shared_devices::start;
 
@@ -243,6 +243,109 @@ fn each_way_of_submitting_brings_cpus_and_memory_and_says_so() -> Result<(), Lab
         assert!(said.stderr.contains(quarter), "{program}: {said:?}");
         assert_eq!(said.stdout.trim(), "2", "{program}: {said:?}");
     }
+    lab.expect_nothing_left()
+}
+
+/// Options whose meaning for a share depends on each other, in a partition with ceilings and in one without.
+const TOGETHER: &[&[&str]] = &[
+    &["-pgpu", "--gres=gpufrac:0.25", "-N4", "-n8"],
+    &["-pgpu", "--gres=gpufrac:0.25", "-N2-4", "-n16"],
+    &["-pgpu", "--gres=gpufrac:0.25", "-n8"],
+    &["-pgpu", "--gres=gpufrac:0.25", "--mincpus=3"],
+    &["-pgpu", "--gres=gpufrac:0.25", "-c4", "--mem-per-cpu=900"],
+    &["-pgpu", "--gres=gpufrac:0.25", "-c4", "--mem-per-cpu=2000"],
+    &["-plarge", "--gres=gpufrac:0.25", "--mem=12G"],
+];
+
+/// Options for a GPU, which Slurm's commands refuse beside a fraction without the client's plugin, with a field of the
+/// job and its value. What the user names besides stays, and counts before a variable.
+const FOR_A_GPU: &[(&[&str], &str, &str)] = &[
+    (
+        &["--gres=gpufrac:0.25", "--cpus-per-gpu=8", "--mincpus=6"],
+        "MinCPUsNode",
+        "6",
+    ),
+    (
+        &["--gres=gpufrac:0.25", "--mem=12G"],
+        "MinMemoryNode",
+        "12G",
+    ),
+    (
+        &["--gres=gpufrac:0.25", "--mem-per-cpu=700"],
+        "MinMemoryCPU",
+        "700M",
+    ),
+    (
+        &["--gres=gpufrac:0.25", "--mem-per-gpu=16G"],
+        "MinMemoryNode",
+        "4G",
+    ),
+    (
+        &["--tres-per-task=gres/gpufrac:0.25", "-n2", "-c4"],
+        "MinMemoryCPU",
+        "2G",
+    ),
+];
+
+/// Promise (users): a job gets the same CPUs and memory, or the same refusal, from a host with the client's plugin and
+/// from one without.
+#[test]
+fn a_host_without_the_client_s_plugin_gives_a_job_the_same() -> Result<(), LabError> {
+    let ceilings = "[partition.gpu]\nmax_cpus_per_gpu = 16\nmax_memory_per_gpu = \"16000M\"\n";
+    let lab = Lab::builder()
+        .nodes(4)
+        .gpus("H100-80", 1)
+        .mig(false)
+        .pools(&format!("{POOL}{ceilings}"));
+    let lab = site(lab).start()?;
+    let conf = fs::read_to_string(lab.folder().slurm_conf()).expect("slurm.conf");
+    let other = lab.folder().etc().join("without-client-plugin.conf");
+    let without = conf.replace("CliFilterPlugins=gpufrac\n", "");
+    assert_ne!(without, conf);
+    fs::write(&other, without).expect("slurm.conf");
+    let user = &lab.users()[0];
+    let held = |command: SlurmCommand, options: &[&str]| {
+        let args = [&["--parsable", "--hold", "--wrap=true"], options].concat();
+        let said = command.user(user).args(args).run()?;
+        Ok::<_, LabError>(match said.stdout.trim().parse::<JobId>() {
+            Ok(job) => Ok(lab.job(job)?),
+            Err(_) => Err(said.stderr),
+        })
+    };
+    let is_refused = |said: &String| said.contains("a quarter of a GPU may have");
+    for options in TOGETHER {
+        let with = held(lab.command("sbatch"), options)?;
+        let without = held(lab.command("sbatch").env("SLURM_CONF", &other), options)?;
+        match (with, without) {
+            (Ok(with), Ok(without)) => {
+                for name in [
+                    "ReqTRES",
+                    "MinCPUsNode",
+                    "MinMemoryCPU",
+                    "MinMemoryNode",
+                    "CPUs/Task",
+                ] {
+                    assert_eq!(with.field(name), without.field(name), "{options:?} {name}");
+                }
+            }
+            (with, without) => {
+                let refused = [&with, &without].map(|said| said.as_ref().is_err_and(is_refused));
+                assert_eq!(refused, [true; 2], "{options:?}: {with:?} {without:?}");
+            }
+        }
+    }
+    for (options, name, value) in FOR_A_GPU {
+        if options[0].starts_with("--tres-per-task") && !lab.slurm().since(23, 11) {
+            continue;
+        }
+        let command = lab.command("sbatch").env("SBATCH_MEM_PER_GPU", "32G");
+        let job = held(command, &[&["-plarge"], *options].concat())?.expect("a job");
+        assert_eq!(job.field(name), *value, "{options:?}");
+    }
+    lab.command("scancel")
+        .args(["-u", &user.name])
+        .run()?
+        .success()?;
     lab.expect_nothing_left()
 }
 
