@@ -79,7 +79,8 @@ impl Request {
         None
     }
 
-    /// The request by what accounting counted: `cpu=1,gres/gpu:h100=1,gres/gpu=1`. Types say more than the sum.
+    /// The request by what accounting counted: `cpu=1,gres/gpu:h100=2,gres/gpu=2,node=2`, for all nodes together. Types
+    /// say more than the sum.
     pub fn of_tres(tres: &str) -> Option<Request> {
         let items = tres
             .split(',')
@@ -91,9 +92,25 @@ impl Request {
                 .filter(|(own, _)| *own == name || own.starts_with(&format!("{name}:")))
                 .max_by_key(|(own, _)| own.len())
         };
+        let pairs = || {
+            tres.split(',')
+                .filter_map(|item| item.trim().split_once('='))
+        };
+        let nodes = pairs().find_map(|(name, count)| match name {
+            "node" => count.parse::<u64>().ok().filter(|nodes| *nodes > 0),
+            _ => None,
+        });
+        // Nodes whose GPUs differ in number show nothing better than the sum.
+        let of_node = |count: &str| {
+            let (count, nodes) = (count.parse::<u64>().ok()?, nodes?);
+            (count % nodes == 0).then(|| (count / nodes).to_string())
+        };
         let named = ["gpu", "shard", "mps"].iter().filter_map(|name| of(name));
         let named: Vec<String> = named
-            .map(|(name, count)| format!("{name}:{count}"))
+            .map(|(name, count)| {
+                let count = of_node(count).unwrap_or_else(|| (*count).to_owned());
+                format!("{name}:{count}")
+            })
             .collect();
         let is_fraction = items.iter().any(|(name, _)| request::names_fraction(name));
         (!named.is_empty() && !is_fraction).then(|| Request {
@@ -146,6 +163,10 @@ mod tests {
             Some("gpu:h100:2")
         );
         assert_eq!(gres("cpu=1,gres/shard=4").as_deref(), Some("shard:4"));
+        let of_nodes = |gpus, nodes| gres(&format!("cpu=16,gres/gpu={gpus},mem=64G,node={nodes}"));
+        assert_eq!(of_nodes(8, 2).as_deref(), Some("gpu:4"));
+        assert_eq!(of_nodes(3, 2).as_deref(), Some("gpu:3"));
+        assert_eq!(of_nodes(3, 0).as_deref(), Some("gpu:3"));
         assert_eq!(gres("cpu=1,gres/gpufrac=25,gres/shard=25"), None);
         assert_eq!(gres("cpu=1,mem=1M"), None);
     }
