@@ -8,10 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpufrac_core::config::Config;
 use gpufrac_core::mig_type::MigType;
-use gpufrac_slurm_conf::{Counts, counts};
+use gpufrac_slurm_conf::{Counts, SlurmNode, counts};
 
 use super::gres_lines::{GresDevice, NodeLines, is_own_type};
 use super::{HostGpus, Settings};
+
+/// The Types of a node's GPUs that Slurm itself lends, because no pool has them.
+#[must_use]
+pub fn types_without_pool(node: &SlurmNode, config: &Config) -> Vec<String> {
+    let pools = config.pools_of_node(&node.name);
+    let has_others = pools.iter().all(|pool| pool.gpus.is_some());
+    let gpus = counts(node.gres().unwrap_or_default()).into_keys();
+    let types = gpus.filter_map(|(name, kind)| (name == "gpu").then_some(kind));
+    types
+        .filter(|kind| has_others && !is_own_type(kind))
+        .collect()
+}
 
 /// The number of GPUs of the nodes, where the admin says it.
 #[derive(Debug, Clone, Copy, Default)]

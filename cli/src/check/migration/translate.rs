@@ -8,7 +8,7 @@ use gpufrac_core::layout::MenuEntry;
 use gpufrac_core::mig_type::MigType;
 
 use gpufrac_core::request::{self, Kind};
-use gpufrac_slurm_conf::{SlurmNode, counts};
+use gpufrac_slurm_conf::counts;
 use gpufrac_slurm_settings::{Settings, gpu_count};
 
 use super::request::Request;
@@ -60,7 +60,7 @@ impl Partition {
             .collect();
         let others = nodes
             .iter()
-            .flat_map(|node| types_without_pool(node, config));
+            .flat_map(|node| gpu_count::types_without_pool(node, config));
         Partition {
             most_gpus: lending
                 .map(|pool| pool.most_gpus())
@@ -161,15 +161,6 @@ impl Partition {
 }
 
 /// The Types of a node's GPUs that have no pool.
-fn types_without_pool(node: &SlurmNode, config: &Config) -> Vec<String> {
-    let pools = config.pools_of_node(&node.name);
-    let has_others = pools.iter().all(|pool| pool.gpus.is_some());
-    let gpus = counts(node.gres().unwrap_or_default()).into_keys();
-    let types = gpus.filter_map(|(name, kind)| (name == "gpu").then_some(kind));
-    let is_other = |name: &String| has_others && !Pool::TYPE_NAMES.contains(&name.as_str());
-    types.filter(is_other).collect()
-}
-
 fn value(fraction: Fraction) -> f64 {
     fraction.to_string().parse().unwrap_or(1.0)
 }
@@ -233,7 +224,7 @@ mod tests {
             let read = |_: &std::path::Path| Ok(text.clone());
             let file = gpufrac_slurm_conf::read_conf("slurm.conf".as_ref(), &read).unwrap();
             let site = gpufrac_slurm_conf::Site::of(&file);
-            let types = types_without_pool(site.node(node).unwrap(), &config);
+            let types = gpu_count::types_without_pool(site.node(node).unwrap(), &config);
             assert_eq!(types, expected, "{node}");
         }
     }
