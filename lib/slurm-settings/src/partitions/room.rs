@@ -8,6 +8,7 @@ use gpufrac_core::per_gpu::{Part, PerGpu};
 use gpufrac_slurm_conf::value::job_defaults;
 use gpufrac_slurm_conf::{Partition, Site, SlurmNode};
 
+use super::super::rules::is;
 use super::super::{Settings, gpu_count};
 
 /// The smallest pieces of the GPUs of a node that a partition gives.
@@ -43,7 +44,7 @@ pub(in super::super) fn judge(
             .line_of_partition(name)
             .map(|it| it.entry.place().to_string());
         let fits = || cpus_for_all(settings, config, partition, node);
-        let memory = counts_memory(settings)
+        let memory = counts_memory(settings, partition)
             .then(|| pieces.lack_of_memory(name, node))
             .flatten();
         let lacks = pieces
@@ -212,7 +213,8 @@ pub fn proposed(settings: &Settings, config: &Config, name: &str) -> PerGpu {
         return PerGpu::default();
     };
     let known = per_gpu(settings, config, partition);
-    let has_memory = !counts_memory(settings) || default_memory(settings, partition, 1).is_some();
+    let has_memory =
+        !counts_memory(settings, partition) || default_memory(settings, partition, 1).is_some();
     let nodes = partition.nodes.iter().filter_map(|node| site.node(node));
     let of_node = |node: &SlurmNode| {
         pieces(settings, config, partition, node, known)?;
@@ -263,9 +265,12 @@ fn default_memory(settings: &Settings, partition: &Partition, cpus: u64) -> Opti
         .or_else(|| of(&|key| settings.value(key).map(str::to_owned)))
 }
 
-/// Whether the scheduler counts memory.
-fn counts_memory(settings: &Settings) -> bool {
-    settings
-        .value("SelectTypeParameters")
-        .is_some_and(|text| text.to_ascii_uppercase().contains("MEMORY"))
+/// Whether the scheduler counts memory in a partition, whose own value replaces the cluster's (`_setup_cr_type` of
+/// `cons_tres`). Without any it does (`SelectTypeParameters` of slurm.conf(5)).
+fn counts_memory(settings: &Settings, partition: &Partition) -> bool {
+    const KEY: &str = "SelectTypeParameters";
+    let set = |text: &&str| !text.is_empty() && !is(text, "NONE");
+    let own = partition.entry.get(KEY).filter(set);
+    let text = own.or_else(|| settings.value(KEY).filter(set));
+    text.is_none_or(|text| text.to_ascii_uppercase().contains("MEMORY"))
 }
