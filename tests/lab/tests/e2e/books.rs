@@ -308,28 +308,30 @@ impl Storm {
         Ok(())
     }
 
-    /// slurmctld waits without a limit for the prolog of a slurmd that was killed in it; an admin cancels the job.
+    /// slurmctld waits without a limit for a start that a killed slurmd lost: for its prolog, or for its script if the
+    /// job's extern step is there. No script of these jobs lasts for 4 s; an admin cancels the job.
     fn cancel_lost_starts(&self) -> Result<(), LabError> {
-        let args = ["-h", "-t", "R", "-o", "%i %r"];
+        let args = ["-h", "-t", "R", "-o", "%i %M %r"];
         let text = self.lab.command("squeue").args(args).stdout()?;
-        for line in text.lines().filter(|line| line.ends_with(" Prolog")) {
-            let job = line.split(' ').next().unwrap_or_default();
-            self.lab.command("scancel").args([job]).run()?;
+        for line in text.lines() {
+            let [job, time, reason] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                continue;
+            };
+            if reason == "Prolog" || !time.starts_with("0:") {
+                self.lab.command("scancel").args([job]).run()?;
+            }
         }
         Ok(())
     }
 
-    /// A slurmd that is killed between the acknowledgement of a start and the script leaves a job that runs nowhere.
-    /// slurmctld notices when the node registers the next time, which takes up to 20 of its pings: an admin starts
-    /// slurmd again.
-    fn register_nodes(&mut self) -> Result<(), LabError> {
-        for node in self.lab.nodes().to_vec() {
-            self.note(format!("{node}: slurmd starts again"));
-            self.lab
-                .stop_daemon(&format!("slurmd.{node}"), Signal::SIGTERM)?;
-            self.lab.start_slurmd(&node)?;
-        }
-        Ok(())
+    /// Where slurmd was killed in an epilog, the reaper ends the lease.
+    fn wait_for_reapers(&self) -> Result<(), LabError> {
+        let limit = Duration::from_secs(60);
+        self.lab.wait("the leases end", limit, || {
+            let all = self.lab.nodes().iter().map(|node| self.lab.leases(node));
+            let left = all.collect::<Result<Vec<_>, _>>()?.concat();
+            Ok(left.is_empty().then_some(()))
+        })
     }
 
     fn settle(&mut self) -> Result<(), LabError> {
@@ -337,20 +339,17 @@ impl Storm {
             self.lab.gpusim(&node, &["clear"])?;
         }
         let begun = Instant::now();
-        let mut registered = false;
         loop {
             self.repair()?;
             let jobs = self.lab.jobs()?;
             self.release_held(&jobs)?;
             if begun.elapsed() > Duration::from_secs(60) {
                 self.cancel_lost_starts()?;
-                if !std::mem::replace(&mut registered, true) {
-                    self.register_nodes()?;
-                }
             }
             let active = jobs.iter().filter(|job| job.is_active()).count();
             if active == 0 {
-                return self.lab.wait_until_empty(Duration::from_secs(60));
+                self.lab.wait_until_empty(Duration::from_secs(60))?;
+                return self.wait_for_reapers();
             }
             assert!(
                 begun.elapsed() < Duration::from_secs(300),
