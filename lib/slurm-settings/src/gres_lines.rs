@@ -8,6 +8,8 @@ use gpufrac_core::hostlist::{self, Hostlist};
 
 use gpufrac_slurm_conf::{ConfFile, Line, LinePosition, number};
 
+use super::rules;
+
 /// Whether a Type is one of gpufrac's devices.
 pub(super) fn is_own_type(type_name: &str) -> bool {
     Pool::TYPE_NAMES.contains(&type_name)
@@ -55,12 +57,37 @@ pub(super) struct NodeLines {
     pub fractions: u64,
     /// A flag that takes devices from jobs: the name of its line, and the flag.
     pub flag: Option<(&'static str, &'static str)>,
-    /// The line that switches AutoDetect on.
-    pub detect: Option<(LinePosition, String)>,
+    /// The line of AutoDetect that holds.
+    detect: Option<Detect>,
     /// The first line with `Name=mps`.
     pub mps: Option<LinePosition>,
     /// The first line of the node.
     pub place: Option<LinePosition>,
+}
+
+/// A line with AutoDetect.
+#[derive(Debug, Clone)]
+pub(super) struct Detect {
+    pub place: LinePosition,
+    pub how: String,
+    /// Whether the line has NodeName.
+    pub is_own: bool,
+}
+
+impl Detect {
+    fn is_on(&self) -> bool {
+        !rules::is(&self.how, "off")
+    }
+
+    /// Whether this line holds in place of one before it: a node's own takes precedence over that of all nodes. Of two
+    /// own ones, which must be equal for slurmd (`_handle_local_autodetect` of Slurm), the one to change is shown.
+    fn replaces(&self, before: &Detect) -> bool {
+        match (self.is_own, before.is_own) {
+            (false, true) => false,
+            (true, true) => !before.is_on(),
+            (_, false) => true,
+        }
+    }
 }
 
 /// The folder of the capability devices of MIG instances.
@@ -82,6 +109,11 @@ impl NodeLines {
         u32::try_from(gpus.len()).ok().filter(|count| *count > 0)
     }
 
+    /// The line that switches AutoDetect on, if it is.
+    pub fn detects(&self) -> Option<&Detect> {
+        self.detect.as_ref().filter(|detect| detect.is_on())
+    }
+
     /// Whether lines with this Type, empty for none, name MIG instances.
     pub fn has_instances_of(&self, type_name: &str) -> bool {
         let mut gpus = self.gpus.iter();
@@ -93,18 +125,21 @@ impl NodeLines {
 
     pub fn of(file: &ConfFile, node: &str, fractions: &CountName) -> NodeLines {
         let mut found = NodeLines::default();
-        let mut own_detect = false;
         for line in &file.lines {
             let nodes = line.get("NodeName");
             if nodes.is_some() && !line.covers(node) {
                 continue;
             }
-            if let Some(how) = line.get("AutoDetect")
-                && (nodes.is_some() || !own_detect)
-            {
-                // A node's own line takes precedence over that of all nodes.
-                own_detect = nodes.is_some();
-                found.detect = Some((line.place.clone(), how.to_owned()));
+            if let Some(how) = line.get("AutoDetect") {
+                let detect = Detect {
+                    place: line.place.clone(),
+                    how: how.to_owned(),
+                    is_own: nodes.is_some(),
+                };
+                found.detect = Some(match found.detect.take() {
+                    Some(before) if !detect.replaces(&before) => before,
+                    _ => detect,
+                });
             }
             let Some(name) = line.get("Name") else {
                 continue;

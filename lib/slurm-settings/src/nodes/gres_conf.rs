@@ -6,8 +6,8 @@ use gpufrac_core::gres::GresLines;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use gpufrac_slurm_conf::{ConfFile, Counts};
 
-use super::super::gres_lines::{GresDevice, NodeLines, PLAIN, share_line, short_files};
-use super::super::{Settings, near, rules};
+use super::super::gres_lines::{Detect, GresDevice, NodeLines, PLAIN, share_line, short_files};
+use super::super::{Settings, near};
 use super::{NODES, named};
 
 /// From this series on a node whose shares have Types needs shares of the Type of each GPU.
@@ -115,15 +115,20 @@ pub(super) fn judge(
     let printed = gpufrac_slurm_conf::read_conf(&file.path, &|_| Ok(text.clone()));
     let Ok(printed) = printed else { return };
     let right = NodeLines::of(&printed, node, &wanted.name);
-    let detect = lines.detect.as_ref();
-    if let Some((place, how)) = detect.filter(|(_, how)| !rules::is(how, "off")) {
+    if let Some(Detect { place, how, is_own }) = lines.detects() {
         found.push(Finding::at(
             place,
             Severity::Error,
             format!(
                 "AutoDetect={how} holds for {NODES}: Slurm then looks for GPUs itself, and the placeholders are none"
             ),
-            format!("add the line: NodeName={NODES} AutoDetect=off"),
+            if *is_own {
+                format!(
+                    "write AutoDetect=off there, as in each line with AutoDetect and NodeName of {NODES}: slurmd does not start where they differ"
+                )
+            } else {
+                format!("add the line: NodeName={NODES} AutoDetect=off")
+            },
         ));
     }
     let place = match (&lines.place, file.exists) {

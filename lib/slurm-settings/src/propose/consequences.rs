@@ -110,7 +110,7 @@ fn without_type(before: &Site, after: &Site, config: &Config, changed: &[String]
 /// Whether Slurm knew the cores near the GPUs of a node, by `Cores=` or AutoDetect, and the new lines do not say them.
 fn loses_cores(settings: &Settings, gres: &ConfFile, config: &Config, node: &str) -> bool {
     let lines = NodeLines::of(gres, node, &config.count_name);
-    let detects = lines.detect.is_some_and(|(_, how)| !is(&how, "off"));
+    let detects = lines.detects().is_some();
     let gpus = gpu_count::of(settings, config, node).number();
     let says = |gpus| {
         let lines = expected(settings, config, node, gpus)?;

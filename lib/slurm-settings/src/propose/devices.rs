@@ -76,14 +76,19 @@ impl Draft<'_> {
         for line in &files.gres.lines {
             edits.extend(self.line_of_gres_conf(line, changed, &files.site));
         }
+        // Lines of all nodes stay, those of the nodes go.
+        let for_all = files.gres.lines.iter().any(|line| {
+            let how = line.get("AutoDetect");
+            line.get("NodeName").is_none() && how.is_some_and(|how| !rules::is(how, "off"))
+        });
         let mut block = String::new();
         for ((lines, detected), nodes) in &groups {
             let names = hostlist::short(nodes);
             let detects = |name: &&str| {
-                let detect = NodeLines::of(&files.gres, name, &self.config.count_name).detect;
-                detect.is_some_and(|(_, how)| !rules::is(&how, "off"))
+                let lines = NodeLines::of(&files.gres, name, &self.config.count_name);
+                lines.detects().is_some()
             };
-            if nodes.iter().any(detects) {
+            if for_all || nodes.iter().any(detects) {
                 block += &format!("NodeName={names} AutoDetect=off\n");
             }
             for line in lines.gres_conf(&names) {
@@ -197,7 +202,7 @@ impl Draft<'_> {
     /// pools, too. Such GPUs whose Type is not known are added to [`super::Proposal::lost`].
     fn detected(&mut self, files: &Files, node: &str) -> Vec<String> {
         let lines = NodeLines::of(&files.gres, node, &self.config.count_name);
-        let detects = lines.detect.is_some_and(|(_, how)| !rules::is(&how, "off"));
+        let detects = lines.detects().is_some();
         let is_whole = |gpu: &GresDevice| !gpu.type_name.as_deref().is_some_and(is_own_type);
         let Some(shared) = self.shared(node) else {
             return Vec::new();

@@ -168,6 +168,29 @@ fn one_node_of_a_line_gets_a_line_of_its_own() {
     );
 }
 
+#[test]
+fn a_nodes_own_autodetect_stays_off() {
+    let off = "NodeName=gn[01-02] AutoDetect=off";
+    let gpus = "Name=gpu Type=h100 File=/dev/nvidia[0-1]\n";
+    for own in [
+        format!("{off}\nNodeName=gn[01-02] {gpus}"),
+        format!("{off} {gpus}"),
+    ] {
+        let mut world = World::new(SITE, &format!("AutoDetect=nvml\n{own}"));
+        world = world.pools("gn[01-02]", "gn[01-02]");
+        let proposal = world.follow();
+        let mut left = proposal.left.iter();
+        assert!(
+            left.all(|one| one.severity != Severity::Error),
+            "{:?}",
+            proposal.left
+        );
+        let text = world.text("gres.conf");
+        let start = format!("AutoDetect=nvml\n{off}\nNodeName=gn[01-02] Name=gpu Type=half");
+        assert!(text.starts_with(&start), "{text}");
+    }
+}
+
 /// Promise (admins): gres.conf names the cores near each GPU from Slurm 23.11.5 on.
 /// With `a_jobs_cpus_are_near_its_slice`.
 #[test]
