@@ -138,7 +138,9 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=5
 PrologFlags=Alloc,Contain,DeferBatch
 ReturnToService=2
-KillWait=5
+# Less than the five seconds that an extern step waits for the others: slurmd's signal at its end may hang it and drain
+# the node before 25.05 (SchedMD's ticket 22864).
+KillWait=3
 MinJobAge=3600
 MaxJobCount=20000
 # Jobs of the lab use next to no CPU, so that nodes may claim more of them than the machine has.
