@@ -34,7 +34,7 @@ mod tests {
         ("gpufrac-prolog", 57),
         ("gpufrac-epilog", 57),
         ("gpufrac-reaper", 122),
-        ("gpufrac", 148),
+        ("gpufrac", 149),
     ];
     const LOCKED: usize = 369;
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use glob::MatchOptions;
 use gpufrac_host::trust;
 
 use super::{Script, Settings};
@@ -108,7 +109,9 @@ pub(super) fn scripts_named(code: &str) -> Vec<PathBuf> {
     let paths = paths_in(code);
     let scripts = paths.flat_map(|word| {
         let path = Path::new(word);
-        let files = if path.is_dir() { glob(&path.join("*")) } else { glob(path) };
+        let of_folder = path.join("*");
+        let pattern = if path.is_dir() { &of_folder } else { path };
+        let files = matches(pattern, MOST_FILES + 1);
         // A folder of all programs is no folder of hooks.
         if files.len() > MOST_FILES { Vec::new() } else { files }
     });
@@ -137,26 +140,63 @@ pub(super) fn text_of(path: &Path) -> Option<String> {
     String::from_utf8(fs::read(path).ok()?).ok()
 }
 
-/// The files that match a path with `*` in its last part, in order.
-pub fn glob(path: &Path) -> Vec<PathBuf> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some((start, end)) = name.split_once('*') else {
-        return vec![path.to_owned()];
+/// The files that match a pattern, in order, as glob(3) gives them to Slurm. A path that is no pattern is given as it is.
+pub fn glob(pattern: &Path) -> Vec<PathBuf> {
+    matches(pattern, usize::MAX)
+}
+
+/// As [`glob`], of so many files at most.
+fn matches(pattern: &Path, most: usize) -> Vec<PathBuf> {
+    const OPTIONS: MatchOptions = MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
     };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let end = end.rsplit('*').next().unwrap_or_default();
-    let fits = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(start) && name.ends_with(end) && !name.starts_with('.')
-    };
-    let mut found: Vec<PathBuf> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(fits)
-        .collect();
-    found.sort();
-    found
+    let mut text = pattern.to_string_lossy().into_owned();
+    if !text.contains(['*', '?', '[']) {
+        return vec![pattern.to_owned()];
+    }
+    // To the crate two stars are folders in folders, to glob(3) one star.
+    while text.contains("**") {
+        text = text.replace("**", "*");
+    }
+    match glob::glob_with(&text, OPTIONS) {
+        Ok(paths) => paths.flatten().take(most).collect(),
+        Err(_) => vec![pattern.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_slurm() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["10-a.sh", "20-b.sh", "30-c.conf", ".hidden.sh"];
+        for set in ["gpu", "cpu"] {
+            fs::create_dir(folder.path().join(set)).unwrap();
+            for name in names {
+                fs::write(folder.path().join(set).join(name), "").unwrap();
+            }
+        }
+        let found = |pattern: &str| {
+            let found = glob(&folder.path().join(pattern));
+            let found = found.iter().map(|path| {
+                let below = path.strip_prefix(folder.path()).unwrap();
+                below.display().to_string()
+            });
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(found("gpu/*.sh"), ["gpu/10-a.sh", "gpu/20-b.sh"]);
+        assert_eq!(
+            found("*pu/[12]0-?.sh"),
+            ["cpu/10-a.sh", "cpu/20-b.sh", "gpu/10-a.sh", "gpu/20-b.sh"]
+        );
+        assert_eq!(found("gpu/[!1]*.sh"), ["gpu/20-b.sh"]);
+        assert_eq!(found("gpu/1**h"), ["gpu/10-a.sh"]);
+        assert_eq!(found("**/30*"), ["cpu/30-c.conf", "gpu/30-c.conf"]);
+        assert_eq!(found("gpu/40*"), Vec::<String>::new());
+        assert_eq!(found("gpu/40-none"), ["gpu/40-none"]);
+    }
 }
