@@ -127,6 +127,9 @@ pub struct Partition {
     pub entry: Arc<Entry>,
     /// Its nodes, each once, in the order of the configuration.
     pub nodes: Vec<String>,
+    /// Whether nodes may belong to it that only slurmctld knows: those that its topology puts into a block or switch, or
+    /// dynamic nodes, which have no line in slurm.conf.
+    pub is_open: bool,
 }
 
 /// The nodes and partitions of a cluster.
@@ -152,12 +155,15 @@ impl Site {
             }
         }
         let sets = node_sets(file);
+        let has_dynamic_nodes = file.last("MaxNodeCount").is_some();
         for (name, entry) in entries(file, "PartitionName") {
-            let nodes = site.members(entry.get("Nodes").unwrap_or_default(), &sets);
+            let text = entry.get("Nodes").unwrap_or_default();
             site.partitions.push(Partition {
                 name,
+                nodes: site.members(text, &sets),
+                is_open: has_dynamic_nodes
+                    || functions(text).0.iter().any(|(name, _)| *name != FEATURE),
                 entry: Arc::new(entry),
-                nodes,
             });
         }
         site
@@ -182,6 +188,7 @@ impl Site {
                 name: name.clone(),
                 entry: Arc::new(answer(record)),
                 nodes,
+                is_open: false,
             });
         }
         site
@@ -219,11 +226,16 @@ impl Site {
         if text.eq_ignore_ascii_case("ALL") {
             return all().collect();
         }
+        let with = |feature: &str| {
+            let nodes = self.nodes.iter().filter(|node| node.has_feature(feature));
+            nodes.map(|node| node.name.clone()).collect::<Vec<_>>()
+        };
         let expand = |text: &str| {
             let list = Hostlist::as_slurm(text).unwrap_or_default();
             list.names().to_vec()
         };
-        let mut names = expand(text);
+        let (functions, list) = functions(text);
+        let mut names = expand(&list);
         for set in sets {
             let Some(at) = names
                 .iter()
@@ -233,13 +245,15 @@ impl Site {
             };
             names.remove(at);
             if let Some(feature) = set.get("Feature") {
-                let with = self.nodes.iter().filter(|node| node.has_feature(feature));
-                names.extend(with.map(|node| node.name.clone()));
+                names.extend(with(feature));
             }
             match set.get("Nodes").unwrap_or_default() {
                 list if list.eq_ignore_ascii_case("ALL") => names.extend(all()),
                 list => names.extend(expand(list)),
             }
+        }
+        for (_, feature) in functions.iter().filter(|(name, _)| *name == FEATURE) {
+            names.extend(with(feature));
         }
         // slurmctld leaves nodes out that it does not know.
         let names: HashSet<String> = names.into_iter().collect();
@@ -265,6 +279,29 @@ fn entries(file: &ConfFile, key: &'static str) -> Vec<(String, Entry)> {
         entries.push((name.to_owned(), entry));
     }
     entries
+}
+
+/// The function that gives the nodes with a feature.
+const FEATURE: &str = "feature";
+
+/// The functions in a list of nodes, each with what it is given: `feature{ib}`, `block{b[1-2]}` (24.11,
+/// `parse_hostlist_functions` of `src/common/node_conf.c`); and the list without them.
+fn functions(mut text: &str) -> (Vec<(&str, &str)>, String) {
+    let (mut functions, mut rest) = (Vec::new(), String::new());
+    while let Some((before, (given, after))) = text
+        .split_once('{')
+        .and_then(|(before, behind)| Some((before, behind.split_once('}')?)))
+    {
+        let name = before
+            .trim_end()
+            .rsplit([',', ' ', '\t'])
+            .next()
+            .unwrap_or_default();
+        functions.push((name, given));
+        rest += before.trim_end().strip_suffix(name).unwrap_or(before);
+        text = after;
+    }
+    (functions, rest + text)
 }
 
 fn node_sets(file: &ConfFile) -> Vec<Line> {
@@ -366,5 +403,24 @@ mod tests {
         assert_eq!(of_partition(&site, "e").len(), 5);
         assert_eq!(of_partition(&site, "f"), ["gn1", "gn3"]);
         assert!(of_partition(&site, "g").is_empty());
+    }
+
+    #[test]
+    fn functions_are_their_nodes_or_stay_open() {
+        let nodes = "NodeName=gn[1-3] Feature=gpu,ib\nNodeName=cn[1-2]\nNodeSet=one Nodes=gn1\n";
+        let partitions = "PartitionName=a Nodes=feature{gpu}\nPartitionName=b Nodes=cn2,feature{ib},block{b[1,3]}\nPartitionName=c Nodes=one\n";
+        let written = site(&[("slurm.conf", &format!("{nodes}{partitions}"))]);
+        assert_eq!(of_partition(&written, "a"), ["gn1", "gn2", "gn3"]);
+        assert_eq!(of_partition(&written, "b"), ["gn1", "gn2", "gn3", "cn2"]);
+        let open = |site: &Site, name: &str| site.partition(name).unwrap().is_open;
+        assert_eq!(
+            ["a", "b", "c"].map(|name| open(&written, name)),
+            [false, true, false]
+        );
+        let dynamic = site(&[(
+            "slurm.conf",
+            &format!("MaxNodeCount=64\n{nodes}{partitions}"),
+        )]);
+        assert!(open(&dynamic, "a"));
     }
 }

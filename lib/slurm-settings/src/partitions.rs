@@ -64,6 +64,13 @@ fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Fin
     if partition.nodes.iter().any(is_of) {
         return None;
     }
+    if partition.is_open {
+        let site = settings.site();
+        let known = site.partition(name).filter(|it| !it.is_open)?;
+        if known.nodes.iter().any(is_of) {
+            return None;
+        }
+    }
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     // `Nodes=` of the partition and `nodes` of the pool have no node in common. Cure: Add the nodes to the partition,
     // or take the partition out of the pool.

@@ -37,6 +37,8 @@ struct Writer {
     sets: Vec<String>,
     /// Whether this is no Slurm 22.05, which does not take `n[1-2]b`.
     is_recent: bool,
+    /// Whether lists of nodes may have functions.
+    has_functions: bool,
 }
 
 impl Writer {
@@ -136,6 +138,9 @@ impl Writer {
                 continue;
             }
             items.push(item);
+        }
+        if self.has_functions && !of_set && self.dice.one_in(6) {
+            items.push(format!("feature{{{}}}", self.one(&["gpu", "ib", "none"])));
         }
         if self.dice.one_in(3) {
             items.push(String::new());
@@ -269,6 +274,7 @@ fn slurmctld_makes_the_same_nodes_and_partitions_of_random_files() -> Result<(),
             lists: Vec::new(),
             sets: Vec::new(),
             is_recent: crate::since(23, 11)?,
+            has_functions: crate::since(24, 11)?,
         };
         let random = writer.files();
         for (name, text) in &random {
