@@ -38,6 +38,12 @@ pub fn run(args: &ReportArgs) -> Result<Exit, CliError> {
         return Err(CliError::NoAccounting);
     }
     let (report, exported) = Collected::read(args, &config, period, &files, runs, &now)?;
+    // A table and a page have them themselves.
+    if args.export.is_some() || matches!(args.format, ReportFormat::Csv | ReportFormat::Json) {
+        for remark in report.remarks() {
+            eprintln!("gpufrac: {remark}");
+        }
+    }
     if args.export.is_some() {
         return export::run(&exported, period, args.dry_run);
     }
@@ -141,7 +147,9 @@ impl Collected<'_> {
             skipped: ledger.skipped,
             without_records: runs.is_known.then_some(unrecorded.len() as u64),
             own: collected.user.is_some().then_some(collected.own),
-            audit: collected.audit.map(|audit| audit.balance(period)),
+            audit: collected
+                .audit
+                .map(|audit| audit.balance(period, now.timestamp().as_second().unsigned_abs())),
         };
         Ok((report, collected.exported.unwrap_or_default()))
     }

@@ -935,6 +935,27 @@ fn the_bundle_has_what_a_report_needs() {
 /// Promise (admins): a reader of stdout that goes away ends no command in the middle, and a full disk behind stdout is
 /// reported.
 // `Command::output` would replace the pipes of the test.
+/// Promise (admins): each form of a report says how many lines are no records, and names the first.
+#[test]
+fn lines_that_are_no_records_are_named_in_each_form() {
+    let world = World::new(true);
+    let records = world.folder.path().join("usage.jsonl");
+    fs::write(&records, "{\"version\":2,\"job\":1\n").unwrap();
+    let records = records.display().to_string();
+    for form in ["table", "csv", "json", "html"] {
+        let said = world.run(&[
+            "report",
+            "--no-sacct",
+            "--records",
+            &records,
+            "--format",
+            form,
+        ]);
+        let text = said.out + &said.err;
+        assert_eq!(text.matches("usage.jsonl:1:").count(), 1, "{form}: {text}");
+    }
+}
+
 #[test]
 fn a_closed_pipe_is_no_error_and_a_full_disk_is_reported() {
     let world = World::new(true);

@@ -86,7 +86,7 @@ fn read(paths: &Paths, now: u64) -> Result<Option<Vec<Day>>, CliError> {
     let begins = period.days(&zone);
     let ends = begins.iter().skip(1).copied().chain([period.until]);
     let days = begins.iter().zip(ends).map(|(&since, until)| {
-        let balance = audit.balance(Period { since, until }).all;
+        let balance = audit.balance(Period { since, until }, now).all;
         day(period::day_text(since, &zone), &balance)
     });
     Ok(Some(days.collect()))

@@ -11,6 +11,10 @@ use gpufrac_records::usage::{BootSpan, GpuTime, UsageRecord, apportion};
 
 use crate::period::Period;
 
+/// Seconds after which the time of a GPU is in a record: gpufrac-reaperd writes it each hour, and ships it to
+/// `shared`.
+const RECORDED_WITHIN_S: u64 = 2 * 3600;
+
 /// The balance of GPUs, in unit-seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Balance {
@@ -37,6 +41,8 @@ pub struct Balance {
     pub rounded: u64,
     /// Unit-seconds of slices while no record says that the GPU was there: gpufrac-reaperd did not run.
     pub uncovered: u64,
+    /// Of the period, but no part of the capacity: the time until now of which gpufrac-reaperd will write a record.
+    pub pending: u64,
     /// Records without a time of the boot's clock (version 1), which cannot be compared.
     pub records_of_version_1: u64,
     pub records: u64,
@@ -83,6 +89,7 @@ impl Balance {
         self.beyond += other.beyond;
         self.rounded += other.rounded;
         self.uncovered += other.uncovered;
+        self.pending += other.pending;
         self.records_of_version_1 += other.records_of_version_1;
         self.records += other.records;
     }
@@ -152,16 +159,16 @@ impl Audit {
         });
     }
 
-    /// The balance of each GPU in a period, and of all of them.
+    /// The balance of each GPU in a period, and of all of them. `now`: seconds since 1970.
     #[must_use]
-    pub fn balance(&self, period: Period) -> Audited {
+    pub fn balance(&self, period: Period, now: u64) -> Audited {
         let mut all = Balance {
             records_of_version_1: self.without_boot,
             ..Balance::default()
         };
         let mut each = Vec::with_capacity(self.gpus.len());
         for (gpu, known) in &self.gpus {
-            let balance = known.balance(period);
+            let balance = known.balance(period, now);
             all.merge(&balance);
             each.push((gpu.clone(), balance));
         }
@@ -186,8 +193,19 @@ struct Device {
 }
 
 impl GpuRecords {
-    fn balance(&self, period: Period) -> Balance {
+    fn balance(&self, period: Period, now: u64) -> Balance {
         let mut balance = Balance::default();
+        // What the next record may have is no time in which the GPU was away.
+        let newest = self.times.iter().max_by_key(|time| time.until);
+        let newest = newest.filter(|time| now < time.until + RECORDED_WITHIN_S);
+        let end = newest.map_or(period.until, |time| {
+            time.until.clamp(period.since, period.until)
+        });
+        balance.pending = (period.until - end) * 100;
+        let period = Period {
+            until: end,
+            ..period
+        };
         let mut boots: BTreeMap<&str, Vec<&GpuTime>> = BTreeMap::new();
         for time in &self.times {
             boots.entry(&time.boot.id).or_default().push(time);
@@ -207,14 +225,16 @@ impl GpuRecords {
                 self.add(&mut balance, time, from, until);
             }
         }
-        balance.uncovered = self.slices.iter().map(|slice| self.uncovered(slice)).sum();
+        let slices = self.slices.iter();
+        balance.uncovered = slices.map(|slice| self.uncovered(slice, newest)).sum();
         // After a step of the wall clock a boot may be longer than the period.
         balance.capacity = up.max(period.seconds() * 100);
         balance.down = balance.capacity - up;
         balance
     }
 
-    fn uncovered(&self, slice: &Slice) -> u64 {
+    /// Unit-seconds of a slice that no record of the GPU has. `newest`: the record after which one is to come.
+    fn uncovered(&self, slice: &Slice, newest: Option<&GpuTime>) -> u64 {
         let of_boot = self
             .times
             .iter()
@@ -227,7 +247,15 @@ impl GpuRecords {
             covered += time.until.min(slice.boot.until).saturating_sub(from);
             end = end.max(time.until);
         }
-        (slice.boot.until - slice.boot.from).saturating_sub(covered) * slice.units
+        let until = match newest {
+            Some(newest) if newest.boot.id == slice.boot.id => {
+                slice.boot.until.min(newest.boot.until.max(slice.boot.from))
+            }
+            // Of a boot after the newest record.
+            Some(_) if end == 0 => slice.boot.from,
+            _ => slice.boot.until,
+        };
+        (until - slice.boot.from).saturating_sub(covered) * slice.units
     }
 
     /// Adds a span of a boot in which the GPU was there with these devices.
@@ -368,6 +396,9 @@ mod tests {
         until: 2_000,
     };
 
+    /// Long after all records.
+    const LATER: u64 = 1_000_000;
+
     /// A GPU with two halves, which was there from one second of its boot to another. The boot began at 900.
     fn gpu(from: u64, until: u64) -> GpuTime {
         GpuTime {
@@ -409,9 +440,33 @@ mod tests {
         slice(&mut audit, 0, 13, 200, 400, [200, 0, 0, 0]);
         slice(&mut audit, 0, 13, 200, 400, [200, 0, 0, 0]);
         slice(&mut audit, 0, 25, 300, 500, [200, 0, 0, 0]);
-        let audited = audit.balance(PERIOD);
+        let audited = audit.balance(PERIOD, LATER);
         assert_eq!((audited.all.rounded, audited.all.beyond), (100, 0));
         assert!(audited.balances());
+    }
+
+    /// Promise (admins): the time of which no record is written yet is neither down nor held without a daemon.
+    #[test]
+    fn the_time_since_the_newest_record_is_not_down() {
+        let mut audit = Audit::default();
+        audit.gpu(gpu(100, 600));
+        slice(&mut audit, 0, 50, 500, 800, [300, 0, 0, 0]);
+        let of = |now: u64| audit.balance(PERIOD, now).all;
+        let soon = of(2_000);
+        assert_eq!((soon.capacity, soon.pending), (50_000, 50_000));
+        assert_eq!((soon.busy, soon.down, soon.uncovered), (5_000, 0, 0));
+        let late = of(1_500 + RECORDED_WITHIN_S);
+        assert_eq!((late.capacity, late.pending), (100_000, 0));
+        assert_eq!(
+            (late.busy, late.down, late.uncovered),
+            (5_000, 50_000, 10_000)
+        );
+        assert!(audit.balance(PERIOD, 2_000).balances());
+        // The node has booted since.
+        let key = ("n1".to_owned(), "GPU-0".to_owned());
+        let slices = &mut audit.gpus.get_mut(&key).unwrap().slices;
+        slices[0].boot.id = "next".to_owned();
+        assert_eq!(audit.balance(PERIOD, 2_000).all.uncovered, 0);
     }
 
     #[test]
@@ -422,7 +477,7 @@ mod tests {
         // A half for 200 s, beside it an eighth for 100 s.
         slice(&mut audit, 0, 50, 200, 400, [150, 30, 20, 0]);
         slice(&mut audit, 1, 13, 250, 350, [0, 0, 0, 100]);
-        let all = audit.balance(PERIOD).all;
+        let all = audit.balance(PERIOD, LATER).all;
         assert_eq!(all.residual(), 0);
         assert_eq!((all.busy, all.idle, all.suspended), (7500, 1500, 1000));
         assert_eq!(all.unknown, 1300);
@@ -439,7 +494,7 @@ mod tests {
             audit.gpu(gpu(100 + 100 * hour, 200 + 100 * hour));
         }
         slice(&mut audit, 0, 50, 150, 850, [700, 0, 0, 0]);
-        let all = audit.balance(PERIOD).all;
+        let all = audit.balance(PERIOD, LATER).all;
         assert_eq!((all.residual(), all.records), (0, 1));
     }
 
@@ -449,7 +504,7 @@ mod tests {
         audit.gpu(gpu(100, 1_100));
         slice(&mut audit, 0, 50, 200, 400, [200, 0, 0, 0]);
         slice(&mut audit, 0, 25, 300, 500, [200, 0, 0, 0]);
-        let all = audit.balance(PERIOD).all;
+        let all = audit.balance(PERIOD, LATER).all;
         assert_eq!(all.beyond, 100 * 25);
         assert_eq!(all.residual(), -100 * 25);
     }
@@ -459,7 +514,7 @@ mod tests {
         let mut audit = Audit::default();
         audit.gpu(gpu(100, 1_100));
         slice(&mut audit, 0, 50, 200, 400, [150, 0, 0, 0]);
-        assert_eq!(audit.balance(PERIOD).all.residual(), 50 * 50);
+        assert_eq!(audit.balance(PERIOD, LATER).all.residual(), 50 * 50);
     }
 
     #[test]
@@ -479,7 +534,7 @@ mod tests {
             exact: 5_000,
             parts: [250, 0, 0, 0],
         });
-        let audited = audit.balance(PERIOD);
+        let audited = audit.balance(PERIOD, LATER);
         assert_eq!(audited.all.residual(), 0);
         assert!(!audited.balances());
     }
@@ -489,7 +544,7 @@ mod tests {
         let mut audit = Audit::default();
         audit.gpu(gpu(100, 300));
         slice(&mut audit, 0, 50, 200, 400, [200, 0, 0, 0]);
-        let all = audit.balance(PERIOD).all;
+        let all = audit.balance(PERIOD, LATER).all;
         assert_eq!((all.residual(), all.uncovered), (0, 100 * 50));
     }
 
@@ -519,7 +574,7 @@ mod tests {
                 next[device as usize] = until;
             }
             let period = Period { since, until: since + length };
-            let all = audit.balance(period).all;
+            let all = audit.balance(period, LATER).all;
             prop_assert_eq!(all.residual(), 0);
             prop_assert_eq!(all.beyond, 0);
             prop_assert_eq!(all.capacity, length * 100);

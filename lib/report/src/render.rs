@@ -68,6 +68,25 @@ impl Report {
         rows.map(|((key, sums), cents)| (key, sums, has_prices.then_some(cents)))
             .collect()
     }
+
+    /// What is not in the sums, a sentence each: lines that are no records, and jobs without one.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let first = self.skipped.first.as_ref();
+        let damaged = first.map(|first| {
+            format!(
+                "{} lines are no records and were skipped; the first: {first}",
+                self.skipped.damaged
+            )
+        });
+        let missing = self.without_records.filter(|&missing| missing > 0);
+        let missing = missing.map(|missing| {
+            format!(
+                "{missing} runs of jobs are known to sacct and to no usage record: their time is counted as unknown"
+            )
+        });
+        damaged.into_iter().chain(missing).collect()
+    }
 }
 
 /// Unit-seconds as hours of a GPU.

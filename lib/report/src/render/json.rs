@@ -144,6 +144,7 @@ fn seconds_of(balance: &Balance) -> Numbers {
         seconds("beyond", balance.beyond as f64),
         seconds("rounded", balance.rounded as f64),
         seconds("uncovered", balance.uncovered as f64),
+        seconds("pending", balance.pending as f64),
         ("records".to_owned(), balance.records.into()),
     ];
     Numbers(parts.chain(others).collect())

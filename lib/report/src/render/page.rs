@@ -41,7 +41,9 @@ pub fn page(report: &Report) -> Page {
     if let Some(audited) = &report.audit {
         audit(&mut page, audited);
     }
-    remarks(&mut page, report);
+    for remark in report.remarks() {
+        page.paragraph(remark);
+    }
     page
 }
 
@@ -268,6 +270,13 @@ fn audit(page: &mut Page, audited: &Audited) {
         ),
     );
     note(
+        all.pending,
+        format!(
+            "{:.4} GPU-hours until now are left out: gpufrac-reaperd records the time of a GPU once an hour",
+            hours(all.pending)
+        ),
+    );
+    note(
         all.records_of_version_1,
         format!(
             "{} records of an earlier version are left out: they have no times of the boot's clock",
@@ -275,19 +284,4 @@ fn audit(page: &mut Page, audited: &Audited) {
         ),
     );
     page.list(lines);
-}
-
-fn remarks(page: &mut Page, report: &Report) {
-    let skipped = &report.skipped;
-    if let Some(first) = &skipped.first {
-        page.paragraph(format!(
-            "{} lines are no records and were skipped; the first: {first}",
-            skipped.damaged
-        ));
-    }
-    if let Some(missing) = report.without_records.filter(|&missing| missing > 0) {
-        page.paragraph(format!(
-            "{missing} runs of jobs are known to sacct and to no usage record: their time is counted as unknown"
-        ));
-    }
 }
