@@ -4,6 +4,7 @@ mod export;
 mod history;
 mod week;
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpufrac_core::config::Config;
@@ -53,11 +54,13 @@ pub fn run(args: &WebArgs) -> Result<Exit, CliError> {
         problems.push(error.to_string());
         None
     });
+    let closed = if args.no_slurm { BTreeMap::new() } else { closed(&config) };
     let site = Site {
         now,
         build: version::TEXT.clone(),
         histories: history::of(&export, &found.nodes, &paths)?,
         nodes: found.nodes,
+        closed,
         waiting,
         week,
     };
@@ -79,9 +82,20 @@ fn now() -> u64 {
     now.map_or(0, |now| now.as_secs())
 }
 
+/// The nodes on which Slurm starts no job, with their state; none where Slurm gave no answer, which the requests say.
+fn closed(config: &Config) -> BTreeMap<String, String> {
+    let said = slurm_says("sinfo", &slurm::SINFO, &[]).map(|said| said.stdout);
+    let nodes = slurm::nodes(&said.unwrap_or_default(), config).into_iter();
+    let closed = nodes.filter(|node| !node.takes_jobs());
+    closed
+        .filter_map(|node| Some((node.node, node.state?)))
+        .collect()
+}
+
 /// The requests that wait, by partition, size and reason; of jobs of all users, without their names.
 fn waiting(config: &Config) -> Result<Vec<Waiting>, String> {
-    let args = [&slurm::SQUEUE[..], &["PENDING"]].concat();
+    // Each task of an array is a job.
+    let args = [&["--array"], &slurm::SQUEUE[..], &["PENDING"]].concat();
     let said = slurm_says("squeue", &args, &[slurm::TIMES]).map_err(|error| error.to_string())?;
     let mut sums: Vec<Waiting> = Vec::new();
     for job in slurm::jobs(&said.stdout, &config.count_name) {

@@ -435,6 +435,16 @@ fn status_asks_slurm_few_questions() {
 }
 
 #[test]
+fn root_is_asked_about_no_start() {
+    test_seed::needs_root();
+    let world = World::new(&fresh(10));
+    world.slurm();
+    world.forget_calls();
+    world.run(0, &["status"]);
+    assert_eq!(world.calls("sbatch"), Vec::<String>::new());
+}
+
+#[test]
 fn another_node_is_shown_by_its_file() {
     let world = World::new(&fresh(3));
     world.slurm();

@@ -129,11 +129,15 @@ impl Site {
             job(3, 50, "Resources", "N/A"),
         ];
         let script = format!(
-            "#!/bin/sh\n[ \"$SLURM_TIME_FORMAT\" = %s ] || exit 1\ncat <<'END'\n{}\nEND\n",
+            "#!/bin/sh\n[ \"$SLURM_TIME_FORMAT\" = %s ] && [ \"$1\" = --array ] || exit 1\ncat <<'END'\n{}\nEND\n",
             lines.join("\n")
         );
-        fs::write(self.path("bin/squeue"), script).unwrap();
-        fs::set_permissions(self.path("bin/squeue"), fs::Permissions::from_mode(0o755)).unwrap();
+        let sinfo = "#!/bin/sh\necho 'gn0001|mixed|||none'\necho 'gn0002|drained|||a fan'\n";
+        for (program, script) in [("squeue", &*script), ("sinfo", sinfo)] {
+            let path = self.path("bin").join(program);
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         fs::create_dir(self.path("state")).unwrap();
         fs::write(self.path("state/usage.jsonl"), records()).unwrap();
     }
@@ -382,6 +386,7 @@ fn page_of_the_manual() -> String {
         now: NOW + 20,
         build: "0.1.0".to_owned(),
         nodes: nodes(12, 1).into_iter().map(Arc::new).collect(),
+        closed: BTreeMap::new(),
         histories: BTreeMap::new(),
         waiting: Some(vec![
             waits("0.25", "Priority", 2, Some(NOW + 3600)),
@@ -465,6 +470,9 @@ fn the_map_has_waiting_requests_and_the_last_days() {
             "\"0.5\" \"Resources\" 1 false"
         ]
     );
+    let closed = cluster["nodes"].as_array().unwrap().iter();
+    let closed: Vec<&Value> = closed.map(|node| &node["closed"]).collect();
+    assert_eq!(closed, [&Value::Null, &json!("drained")]);
     let week = cluster["week"].as_array().unwrap();
     assert_eq!(week.len(), 7);
     // A GPU for a day; half of it for twelve hours.

@@ -110,8 +110,10 @@ fn show_own(args: &StatusArgs, nodes: &str, one: &str) -> Result<Exit, CliError>
     let (known, problems) = known_nodes(&config, &args.config.node_name());
     let mut report = Report::new(now_unix(), known);
     report.problems = problems;
-    let free = report.free.clone();
-    add_jobs(&mut report, &config, getuid(), &free);
+    if let Some(uid) = user() {
+        let free = report.free.clone();
+        add_jobs(&mut report, &config, uid, &free);
+    }
     if !args.json {
         print_own(&report);
         println!();

@@ -157,13 +157,14 @@ fn sums(report: &Report) -> String {
     let gpus: Vec<&GpuState> = gpus.collect();
     let units = |state: &&GpuState| -> u32 {
         let slices = state.gpu.slices.iter();
-        let held = slices.filter(|slice| slice.state != "kept");
+        let held = slices.filter(|slice| !slice.is_kept());
         let held: u32 = held.map(|slice| slice.units).sum();
         let counted = state.counted.iter().map(|device| device.taken);
         held + counted.sum::<u32>()
     };
     let taken: u32 = gpus.iter().map(units).sum();
-    let jobs = report.slices().filter_map(|held| Some(held.owner()?.job));
+    let held = report.slices().filter(|held| !held.slice.is_kept());
+    let jobs = held.filter_map(|held| Some(held.owner()?.job));
     let jobs: HashSet<_> = jobs.collect();
     let given = match gpus.len() {
         0 => 0.0,

@@ -246,6 +246,31 @@ fn nodes_and_gpus_open_and_close_and_the_cursor_stays() {
 }
 
 #[test]
+fn a_filter_opens_nodes_that_were_opened_by_hand() {
+    let mut view = view(Reader::default());
+    let nodes = (1..=10).map(|number| {
+        let mut node = NodeStatus::clone(&view.nodes[0]);
+        node.node = format!("gn{number:02}");
+        node.into()
+    });
+    let nodes = nodes.collect();
+    view.take(Found {
+        nodes,
+        problems: Vec::new(),
+    });
+    let all = view.rows.len();
+    press(&mut view, "g\n");
+    let opened = view.rows.len();
+    assert!(opened > all, "the first of ten nodes is open");
+    press(&mut view, "/4711\n");
+    let found = view.rows.iter();
+    let found = found.filter(|row| matches!(row, view::ScreenRow::Slice(_)));
+    assert_eq!(found.count(), 10);
+    assert_eq!(pressed(&mut view, KeyCode::Esc.into(), 10), Next::Stay);
+    assert_eq!(view.rows.len(), opened);
+}
+
+#[test]
 fn q_and_control_c_end_it() {
     let mut view = view(Reader::default());
     let control = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

@@ -1,7 +1,7 @@
 //! What `gpufrac top` shows: rows of nodes, GPUs and slices, in an order and with a filter that keys change.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpufrac_core::ids::{JobId, UserId};
@@ -96,7 +96,7 @@ pub enum ScreenRow {
 struct Key {
     node: String,
     gpu: Option<u32>,
-    slice: Option<(Option<u32>, u64, bool)>,
+    slice: Option<(Option<(u32, u32)>, u64, bool)>,
 }
 
 /// The state of the screen.
@@ -128,8 +128,9 @@ pub struct View {
     pub cursor: usize,
     /// The first line on the screen.
     pub top: usize,
-    /// Nodes and GPUs that were opened or closed by hand.
-    changed: HashSet<Key>,
+    /// Nodes and GPUs that were opened (true) or closed by hand, with and without a filter: all that a filter finds is
+    /// shown at first.
+    by_hand: HashMap<(Key, bool), bool>,
 }
 
 impl View {
@@ -150,7 +151,7 @@ impl View {
             rows: Vec::new(),
             cursor: 0,
             top: 0,
-            changed: HashSet::new(),
+            by_hand: HashMap::new(),
         }
     }
 
@@ -201,10 +202,9 @@ impl View {
     }
 
     fn is_open_by_key(&self, key: &Key) -> bool {
-        // Of a filter all results are shown.
-        let open =
-            self.nodes.len() <= MOST_OPEN_NODES || !self.filter.is_empty() || key.gpu.is_some();
-        open != self.changed.contains(key)
+        let is_filtered = !self.filter.is_empty();
+        let by_hand = self.by_hand.get(&(key.clone(), is_filtered)).copied();
+        by_hand.unwrap_or(self.nodes.len() <= MOST_OPEN_NODES || is_filtered || key.gpu.is_some())
     }
 
     fn matches(&self, slice: &Slice) -> bool {
@@ -306,9 +306,9 @@ impl View {
         let of_slice = |index: SliceIndex, flat: bool| {
             let (node, gpu, _) = index;
             let slice = self.slice(index);
-            let job = slice.owner.as_ref().map(|owner| owner.job.0);
+            let owner = slice.owner.as_ref().map(|owner| (owner.job.0, owner.slice));
             Key {
-                slice: Some((job, slice.since, flat)),
+                slice: Some((owner, slice.since, flat)),
                 ..key_of_gpu(&self.nodes[node], self.gpu(node, gpu))
             }
         };
@@ -362,10 +362,10 @@ impl View {
             }
             ScreenRow::Title(_) | ScreenRow::Flat(_) => return,
         };
-        if wanted != Some(self.is_open_by_key(&key)) {
-            if !self.changed.remove(&key) {
-                self.changed.insert(key.clone());
-            }
+        let is_open = self.is_open_by_key(&key);
+        if wanted != Some(is_open) {
+            let is_filtered = !self.filter.is_empty();
+            self.by_hand.insert((key.clone(), is_filtered), !is_open);
             self.arrange(Some(key));
         }
     }

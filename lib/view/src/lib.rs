@@ -128,6 +128,13 @@ pub struct Slice {
     pub usage: Option<Usage>,
 }
 
+impl Slice {
+    /// Whether no job holds it: it waits for the next job of its user.
+    pub fn is_kept(&self) -> bool {
+        self.state == "kept"
+    }
+}
+
 /// The owner of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {

@@ -13,8 +13,10 @@ pub struct Sums {
     pub gpus: u32,
     /// GPUs that cannot be used.
     pub faults: u32,
-    /// Units of slices; 100 are a GPU.
+    /// Units of the slices of jobs; 100 are a GPU.
     pub used_units: u32,
+    /// Units of GPUs that can be used and that no job holds.
+    pub free_units: u32,
     pub slices: u32,
     /// Slices that were idle for a minute or longer.
     pub idle: u32,
@@ -26,18 +28,18 @@ impl Sums {
         for gpu in nodes.into_iter().flat_map(|node| &node.gpus) {
             sums.gpus += 1;
             sums.faults += u32::from(gpu.fault.is_some());
-            for slice in &gpu.slices {
-                sums.used_units += slice.units;
+            let mut used = 0;
+            for slice in gpu.slices.iter().filter(|slice| !slice.is_kept()) {
+                used += slice.units;
                 sums.slices += 1;
                 sums.idle += u32::from(matches!(Use::of(slice), Use::Idle | Use::Warned));
             }
+            sums.used_units += used;
+            if gpu.fault.is_none() {
+                sums.free_units += 100_u32.saturating_sub(used);
+            }
         }
         sums
-    }
-
-    /// Units that no slice holds.
-    pub fn free(&self) -> u32 {
-        (100 * self.gpus).saturating_sub(self.used_units)
     }
 
     /// `8 GPUs, 2.5 used, 5.5 free, 1 of 6 slices idle`.
@@ -47,7 +49,7 @@ impl Sums {
             "{} {name}, {} used, {} free, {} of {} slices idle",
             self.gpus,
             words::gpus(self.used_units),
-            words::gpus(self.free()),
+            words::gpus(self.free_units),
             self.idle,
             self.slices
         )
@@ -111,21 +113,21 @@ impl Use {
 
 impl GpuStatus {
     /// Each slice with its part of the GPU, and the whole: memory slices, or units side by side where slices have no
-    /// position.
+    /// position, or share one.
     pub fn spans(&self) -> impl Iterator<Item = (&Slice, Range<u32>, u32)> {
-        let mut units = 0;
-        self.slices.iter().map(
-            move |slice| match slice.place.filter(|_| self.memory_slices > 0) {
-                Some(place) => (
-                    slice,
-                    place.start.into()..place.end(),
-                    self.memory_slices.into(),
-                ),
-                None => {
-                    units += slice.units;
-                    (slice, units - slice.units..units, 100)
-                }
-            },
-        )
+        let (mut units, mut at) = (0, None);
+        self.slices.iter().map(move |slice| {
+            let place = slice.place.filter(|_| self.memory_slices > 0);
+            let whole = u32::from(self.memory_slices);
+            if let Some(place) = place.filter(|_| self.mechanism != "mig+mps") {
+                return (slice, place.start.into()..place.end(), whole);
+            }
+            if place.is_some() && place != at {
+                at = place;
+                units = place.map_or(0, |place| 100 * u32::from(place.start) / whole);
+            }
+            units += slice.units;
+            (slice, units - slice.units..units, 100)
+        })
     }
 }

@@ -26,13 +26,9 @@ pub fn draw(page: &mut Html, history: &History, limit: u64) {
     let span = (first.at, last.at);
     let activity = |point: &Point| point.activity;
     let memory = |point: &Point| Some(point.memory_mib? as f64 / limit.max(1) as f64);
-    let mean = mean(points);
-    let mean = mean.map_or(String::new(), |mean| {
-        format!(", mean {:.0} %", 100.0 * mean)
-    });
     picture(
         page,
-        &format!("Greatest activity of a slice, 0 to 100 %{mean}"),
+        "Greatest activity of a slice, 0 to 100 %",
         "busy",
         points,
         activity,
@@ -45,12 +41,6 @@ pub fn draw(page: &mut Html, history: &History, limit: u64) {
     let title = format!("Memory in GiB, 0 to {}{most}", words::gib(limit));
     picture(page, &title, "changing", points, memory);
     ends(page, span);
-}
-
-/// The mean of the known values.
-fn mean(points: &[Point]) -> Option<f64> {
-    let known: Vec<f64> = points.iter().filter_map(|point| point.activity).collect();
-    (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }
 
 fn ends(page: &mut Html, (from, to): (u64, u64)) {
@@ -129,6 +119,5 @@ mod tests {
             path(&points[..1], |point| point.activity),
             "M0.0 100V0.0H1000.0V100Z"
         );
-        assert_eq!(mean(&points), Some(0.5));
     }
 }

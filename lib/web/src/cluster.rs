@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use gpufrac_view::{GpuStatus, NodeStatus, Sums, Use};
 
@@ -44,12 +45,11 @@ fn card(page: &mut Html, site: &Site, node: &NodeStatus) {
         .text(file_name(&node.node))
         .raw(".html\">");
     page.text(&node.node).raw("</a><br><span class=\"pale\">");
-    let free = (100 * sums.gpus).saturating_sub(sums.used_units);
     page.text(format!(
         "{} of {} GPUs used, {} free",
         words::gpus(sums.used_units),
         sums.gpus,
-        words::gpus(free)
+        words::gpus(sums.free_units)
     ));
     if sums.idle > 0 {
         page.text(format!(", {} idle", sums.idle));
@@ -72,6 +72,9 @@ pub fn problems(page: &mut Html, site: &Site, node: &NodeStatus) {
     if site.is_stale(node) {
         let age = words::span(site.now.saturating_sub(node.written));
         bad(page, format!("No news for {age}"));
+    }
+    if let Some(state) = site.closed.get(&node.node) {
+        bad(page, format!("Takes no jobs: {state}"));
     }
     let faults = Sums::of([node]).faults;
     if faults > 0 {
@@ -116,7 +119,9 @@ fn stretch(page: &mut Html, colour: &'static str, from: f64, to: f64) {
 /// What is free, by partition and size.
 fn free(page: &mut Html, site: &Site) {
     let mut room: BTreeMap<(&str, u32), (&str, u32)> = BTreeMap::new();
-    for node in site.nodes.iter().filter(|node| !site.is_stale(node)) {
+    let is_open =
+        |node: &&Arc<NodeStatus>| !site.is_stale(node) && !site.closed.contains_key(&node.node);
+    for node in site.nodes.iter().filter(is_open) {
         for gpu in node.gpus.iter().filter(|gpu| gpu.fault.is_none()) {
             for (partition, one) in gpu
                 .partitions

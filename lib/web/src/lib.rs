@@ -34,6 +34,8 @@ pub struct Site {
     pub build: String,
     /// The nodes, by name.
     pub nodes: Vec<Arc<NodeStatus>>,
+    /// The state of each node on which Slurm starts no job: `drained`.
+    pub closed: BTreeMap<String, String>,
     /// The use of each job's slices over time; jobs without one have a page without a chart.
     pub histories: BTreeMap<u32, History>,
     /// Waiting requests; None where Slurm gave no answer.
@@ -266,6 +268,9 @@ struct NodeSums {
     node: String,
     written: u64,
     stale: bool,
+    /// Slurm's state, where it starts no job there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closed: Option<String>,
     file: String,
     #[serde(flatten)]
     sums: Sums,
@@ -277,6 +282,7 @@ impl Cluster<'_> {
             node: node.node.clone(),
             written: node.written,
             stale: site.is_stale(node),
+            closed: site.closed.get(&node.node).cloned(),
             file: format!("{NODES}/{}.json", file_name(&node.node)),
             sums: Sums::of([&**node]),
         };
