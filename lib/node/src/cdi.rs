@@ -121,6 +121,8 @@ fn mounts(leases: &[Lease]) -> Vec<Value> {
     for lease in leases {
         if let Some(mps) = lease.slice.mps() {
             mounts.extend([(mps.pipe(), "rw"), (mps.log(), "rw")]);
+            // Programs and the daemon share memory: NVIDIA's device plugin for Kubernetes mounts one into both.
+            mounts.push(("/dev/shm".to_owned(), "rw"));
         }
         if let Some(hami) = lease.slice.hami() {
             let cache = Path::new(&hami.cache).parent();

@@ -37,8 +37,8 @@ pub struct Files {
     pub plugstack: PathBuf,
     /// The lines of plugstack.conf; None if the file does not exist.
     pub plugins: Option<Vec<PluginLine>>,
-    /// The file that gives jobs their own user namespaces.
-    pub user_namespaces: Option<LinePosition>,
+    /// The files about namespaces of jobs that are there, with their texts: that of Slurm before 26.05, and that since.
+    pub namespaces: Vec<(PathBuf, String)>,
 }
 
 /// Lists the files that match a pattern.
@@ -72,24 +72,12 @@ impl Files {
             slurm,
             plugstack,
             plugins: known.then_some(lines),
-            // The name before 26.05, and the name since.
-            user_namespaces: ["job_container.conf", "namespace.yaml"]
+            namespaces: ["job_container.conf", "namespace.yaml"]
                 .into_iter()
-                .find_map(|name| user_namespaces(&folder.join(name), read)),
+                .filter_map(|name| Some((folder.join(name), read(&folder.join(name)).ok()?)))
+                .collect(),
         })
     }
-}
-
-fn user_namespaces(path: &Path, read: Read<'_>) -> Option<LinePosition> {
-    let text = read(path).ok()?;
-    let mut lines = text.lines().zip(1..);
-    lines.find_map(|(text, line)| {
-        let (setting, _) = text.split_once('#').unwrap_or((text, ""));
-        setting.contains("CLONE_NEWUSER").then(|| LinePosition {
-            file: path.to_owned(),
-            line,
-        })
-    })
 }
 
 fn read_plugstack(

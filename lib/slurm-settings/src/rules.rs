@@ -4,6 +4,7 @@ mod counting;
 mod fence;
 mod gpu_use;
 mod hosts;
+mod namespaces;
 pub(super) mod plugins;
 pub(super) mod prolog;
 mod words;
@@ -202,7 +203,8 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     prolog::script(settings, "Prolog", "gpufrac-prolog", found);
     prolog::script(settings, "Epilog", "gpufrac-epilog", found);
     plugins::plugstack(settings, found);
-    fence::user_namespaces(settings, found);
+    namespaces::users(settings, found);
+    namespaces::shared_memory(settings, config, found);
     gpu_use::kill_mode(settings, found);
 }
 

@@ -121,6 +121,7 @@ fn a_driver_elsewhere_has_paths_on_the_host() {
 #[test]
 fn a_device_mounts_what_its_variables_name() {
     let folders = [
+        "/dev/shm",
         "/run/gpufrac/mps/job4711/log",
         "/run/gpufrac/mps/job4711/pipe",
     ];

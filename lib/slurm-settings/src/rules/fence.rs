@@ -1,8 +1,7 @@
 //! Settings of control groups, which keep a job from other jobs' GPUs.
 
-use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::finding::Severity;
 
-use super::super::Settings;
 use super::words::{is, list, names, without_spellings, words};
 use super::{Context, Fault, Fix, fault};
 
@@ -73,23 +72,5 @@ pub(super) fn cgroup_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
             Fix::Value("autodetect".into()),
         ),
         _ => None,
-    }
-}
-
-pub(super) fn user_namespaces(settings: &Settings, found: &mut Vec<Finding>) {
-    if let Some(place) = settings
-        .files
-        .as_ref()
-        .and_then(|files| files.user_namespaces.as_ref())
-    {
-        // `job_container` or `oci.conf` uses user namespaces. Cure: Remove the setting on nodes with pools.
-        found.push(Finding {
-            severity: Severity::Warning,
-            place: Some(place.to_string()),
-            what: "CLONE_NEWUSER: in a user namespace there is no right to fence a task, and one that cannot be \
-                   fenced does not start (not tried)"
-                .into(),
-            fix: "leave it out where there are pools".into(),
-        });
     }
 }
