@@ -128,7 +128,10 @@ pub fn clear(spank: Spank, libraries: &[String]) {
     }
     if let Some(mechanism) = spank.variable("GPUFRAC_MECHANISM") {
         spank.unset_variable(c"NVIDIA_VISIBLE_DEVICES");
+        // Whole GPUs have no limits: what is set there is the user's.
+        let fraction = spank.variable("GPUFRAC_FRACTION").unwrap_or_default();
         let set: &[&CStr] = match mechanism.parse() {
+            _ if fraction.parse::<u32>().is_ok() => &[],
             Ok(Mechanism::Mps | Mechanism::MigMps) => &MPS,
             Ok(Mechanism::Hami) => &HAMI,
             Ok(Mechanism::Mig | Mechanism::Timeslice) | Err(_) => &[],

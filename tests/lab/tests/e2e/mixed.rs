@@ -114,11 +114,13 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
     for job in [full, other, mig] {
         finish(&lab, job)?;
     }
-    // A user's own MPS daemon in an instance serves the steps of the job, too.
+    // A user's own MPS daemon in an instance or on a whole GPU serves the steps of the job, too.
     let own = "--wrap=export CUDA_MPS_PIPE_DIRECTORY=/own; srun env | grep CUDA_MPS_";
-    let job = lab.sbatch(&users[1], &["-p", "mig", "--gres=gpufrac:0.25", own])?;
-    lab.wait_for_end(job)?;
-    assert_eq!(lab.output(job)?, "CUDA_MPS_PIPE_DIRECTORY=/own\n");
+    for (partition, size) in [("mig", "--gres=gpufrac:0.25"), ("mps", "--gres=gpufrac:1")] {
+        let job = lab.sbatch(&users[1], &["-p", partition, size, own])?;
+        lab.wait_for_end(job)?;
+        assert_eq!(lab.output(job)?, "CUDA_MPS_PIPE_DIRECTORY=/own\n");
+    }
     lab.expect_nothing_left()
 }
 
