@@ -107,6 +107,7 @@ impl Daemon {
             round.report(topic::LEASES, read.as_ref());
             let Ok(read) = read else {
                 // The job of a damaged lease is not known, so nothing is decided.
+                decisions.lend_nothing(round, leases);
                 let hidden = private.hidden(&round.node);
                 return published.publish(round, decisions.findings(round), hidden);
             };
@@ -118,6 +119,10 @@ impl Daemon {
             );
             accounting.take_evidence(over);
             *leases = read;
+        }
+        if leases_known.is_none() {
+            // A daemon that was killed may have left limits lifted, and this look may take long.
+            decisions.lend_nothing(round, leases);
         }
         *leases_known = Some(round.now());
         private.copy_leases(round, leases, &|job| decisions.watches(job));

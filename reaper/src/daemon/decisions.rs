@@ -301,6 +301,12 @@ impl Decisions {
         self.set_limits(round, wanted);
     }
 
+    /// Puts all limits in force: nothing is known of the neighbours.
+    pub(super) fn lend_nothing(&mut self, round: &mut Round, leases: &[Lease]) {
+        let all = lend::borrowers(leases, |_| false).map(|(lease, _)| (lease, true));
+        self.set_limits(round, all.collect());
+    }
+
     fn set_limits(&mut self, round: &mut Round, wanted: Vec<(&Lease, bool)>) {
         let mut outcome = Ok(());
         let mut lifted = BTreeSet::new();
@@ -395,8 +401,7 @@ impl Decisions {
 
     /// All limits hold while nobody looks, and all is written.
     pub(super) fn stop(&mut self, round: &mut Round, leases: &[Lease]) {
-        let all = lend::borrowers(leases, |_| false).map(|(lease, _)| (lease, true));
-        self.set_limits(round, all.collect());
+        self.lend_nothing(round, leases);
         for watched in self.watched.values_mut() {
             watched.written = None;
         }

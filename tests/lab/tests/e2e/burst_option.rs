@@ -349,6 +349,12 @@ fn hami_core_limits_a_borrower_only_while_its_neighbour_computes() -> Result<(),
     becomes(&lab, 1, "the limit holds while the neighbour computes")?;
     lab.write_work("idle", "")?;
     becomes(&lab, 0, "the limit is lifted again")?;
+    // The daemon cannot read all leases: nobody knows the neighbours.
+    let damaged = lab.lease_path(&node, borrower).with_file_name("999");
+    std::fs::write(&damaged, "damaged").expect("root may");
+    becomes(&lab, 1, "the limit holds while a lease is damaged")?;
+    std::fs::remove_file(&damaged).expect("the file");
+    becomes(&lab, 0, "the limit is lifted with all leases")?;
     // The daemon ends: nobody would see the neighbour.
     lab.stop_reaper(&node, Signal::SIGTERM)?;
     assert_eq!(switch(&lab)?, 1);
