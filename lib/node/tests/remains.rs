@@ -6,10 +6,8 @@
 
 mod common;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,14 +38,6 @@ fn job_of(uid: u32, id: u32) -> Job {
         uid,
         ..job(id, 0, 25)
     }
-}
-
-/// A process of a user that holds a device. Without a driver a device can only be opened as a path.
-fn holding(user: u32, device: &Path) -> Program {
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(nix::libc::O_PATH);
-    let file: File = file.open(device).unwrap();
-    Program::start(Command::new("sleep").arg("1000").uid(user).stdin(file))
 }
 
 /// The capability file of a job's GPU instance, and its minor number.
@@ -102,9 +92,9 @@ fn an_open_capability_file_does_not_outlive_its_job() {
     world.prolog(first).ok();
     let (file, minor) = capability(&world, first);
     let gpu = world.root().join(format!("gpus/dev/nvidia{GPU}"));
-    let mut own = [&file, &gpu].map(|device| holding(first.uid, device));
+    let mut own = [&file, &gpu].map(|device| Program::holding(first.uid, device));
     // Any user can pass a descriptor to a process of another user.
-    let mut others = holding(61_002, &file);
+    let mut others = Program::holding(61_002, &file);
     world.epilog(first).ok().says("it is killed");
     own.iter_mut().for_each(Program::was_killed);
     assert!(others.lives());
@@ -140,7 +130,7 @@ fn a_capability_file_that_is_opened_while_a_prolog_waits_in_line_is_seen() {
             "it stands in line"
         );
     }
-    let others = holding(61_033, &file);
+    let others = Program::holding(61_033, &file);
     // A found process would count as new for a moment.
     std::thread::sleep(Duration::from_millis(100));
     drop(gpu);
@@ -160,10 +150,10 @@ fn a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files() {
     let first = job_of(61_041, 1);
     world.prolog(first).ok();
     let (file, minor) = capability(&world, first);
-    let mut own = holding(first.uid, &file);
+    let mut own = Program::holding(first.uid, &file);
     world.epilog(first).ok().says("keeps").says("it is killed");
     own.was_killed();
-    let mut others = holding(61_042, &file);
+    let mut others = Program::holding(61_042, &file);
     let second = Job { id: 2, ..first };
     world.prolog(second).ok().says("carved");
     assert_ne!(capability(&world, second).1, minor);
@@ -181,7 +171,7 @@ fn files_held_by_the_jobs_own_user_do_not_block_it() {
     world.prolog(first).ok();
     let (file, minor) = capability(&world, first);
     world.epilog(first).ok();
-    let mut own = holding(61_012, &file);
+    let mut own = Program::holding(61_012, &file);
     let second = job_of(61_012, 2);
     world.prolog(second).ok();
     assert_eq!(capability(&world, second).1, minor);
@@ -273,7 +263,7 @@ fn a_step_of_the_users_other_job_lives_on_after_an_upgrade_of_slurm() {
     world.prolog(one).ok();
     world.prolog(two).ok();
     let gpu = world.root().join(format!("gpus/dev/nvidia{}", GPU + 4));
-    let [step, mut stray] = [(), ()].map(|()| holding(one.uid, &gpu));
+    let [step, mut stray] = [(), ()].map(|()| Program::holding(one.uid, &gpu));
     let group = Group::at("slurm_n1/n1_slurmstepd.scope/sEKNKTV3WPV500");
     group.put("step_1", &step);
     world.epilog(one).ok().says("it is killed");

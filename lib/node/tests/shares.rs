@@ -558,16 +558,29 @@ fn limits_reach_servers_that_run() {
     world.check(&[]);
 }
 
+/// A node with a GPU that no other test has, as its last one: clients hold it open.
+fn ready_for_clients(gpu: u32) -> (World, std::path::PathBuf) {
+    let names = vec!["H100-80"; gpu as usize + 1];
+    let world = World::shared_on(&names, Kind::MpsShared, STANDIN);
+    world.setup().ok();
+    let device = world.root().join(format!("gpus/dev/nvidia{gpu}"));
+    (world, device)
+}
+
 /// Promise (never): a remaining MPS client of an ended job is terminated, then killed; a client of another job never
 /// is.
 /// With `a_client_of_the_users_other_job_is_left_alone`.
 #[test]
 fn a_leftover_client_is_terminated_and_then_killed() {
-    let world = ready(Kind::MpsShared, STANDIN);
-    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    let (world, device) = ready_for_clients(21);
+    let of = |id: u32| Job {
+        uid: 62_000 + id,
+        ..job(id, 21, 20)
+    };
+    let (one, two) = (of(1), of(2));
     world.prolog(one).ok();
     world.prolog(two).ok();
-    let (own, other) = (Program::of(one.uid), Program::of(two.uid));
+    let [own, other] = [one, two].map(|job| Program::holding(job.uid, &device));
     let pipe = world.pipe(one);
     let server = serve(&world, &pipe, &[own.pid(), other.pid()]);
     let command = format!("terminate_client {server} {}", own.pid());
@@ -601,15 +614,14 @@ fn a_leftover_client_is_terminated_and_then_killed() {
 
 #[test]
 fn a_client_of_the_users_other_job_is_left_alone() {
-    let world = ready(Kind::MpsShared, STANDIN);
-    let one = job(1, 0, 20);
-    let two = Job {
-        uid: one.uid,
-        ..job(2, 0, 20)
-    };
+    let (world, device) = ready_for_clients(22);
+    let [one, two] = [1, 2].map(|id| Job {
+        uid: 62_010,
+        ..job(id, 22, 20)
+    });
     world.prolog(one).ok();
     world.prolog(two).ok();
-    let program = Program::of(one.uid);
+    let program = Program::holding(one.uid, &device);
     let pipe = world.pipe(one);
     let server = serve(&world, &pipe, &[program.pid()]);
     world.epilog(one).ok();
@@ -896,6 +908,47 @@ fn a_share_is_a_partition_of_whole_chunks() {
         assert_eq!(world.partitions(&pipe), wanted);
         world.epilog(jobs[0]).ok();
         world.epilog(jobs[2]).ok();
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn a_prolog_that_fails_leaves_the_limits_of_the_others() {
+    let world = World::shared(Kind::MpsShared, STANDIN);
+    let keys = format!("{}\nsm_chunks = 15", world.kind.keys(world.root()));
+    world.configure(world.kind.layout(), "H100-80", &keys);
+    world.setup().ok();
+    let (one, two) = (job(1, 0, 20), job(2, 0, 50));
+    world.prolog(one).ok();
+    let ask = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0";
+    let before = world.mps_control(&world.pipe(one), ask);
+    world.standin_options(r#"{"chunks": 7}"#);
+    world.slurm_knows(two);
+    world.prolog(two);
+    assert!(world.lease(two).is_none());
+    assert_eq!(world.mps_control(&world.pipe(one), ask), before);
+}
+
+/// Promise (admins): `sm_chunks` may be added or removed while jobs run: the next jobs get another GPU until they end.
+#[test]
+fn jobs_with_and_without_partitions_share_no_daemon() {
+    for has_chunks in [true, false] {
+        let world = World::shared(Kind::MpsShared, STANDIN);
+        let configure = |has_chunks: bool| {
+            let more = if has_chunks { "\nsm_chunks = 15" } else { "" };
+            let keys = world.kind.keys(world.root()) + more;
+            world.configure(world.kind.layout(), "H100-80", &keys);
+            world.setup().ok();
+        };
+        configure(has_chunks);
+        let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+        world.slurm_knows(two);
+        world.prolog(one).ok();
+        configure(!has_chunks);
+        world.prolog(two).ok().says("by an earlier configuration");
+        assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+        world.epilog(one).ok();
+        world.prolog(two).ok();
         world.check(&[]);
     }
 }

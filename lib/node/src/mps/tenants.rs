@@ -96,7 +96,10 @@ impl<'a> Tenants<'a> {
     pub fn leave(&self) -> Result<(), ShareError> {
         let entered = self.lease.state != LeaseState::Carving || self.mps.sm_partition.is_some();
         if !entered && !self.others.is_empty() {
-            // The daemon never ran, so it cannot be asked.
+            // The prolog failed. It may have set limits for the job; a daemon that does not run cannot be asked.
+            if matches!(self.daemon.health()?, Health::Good(_)) {
+                self.give_back();
+            }
             return Ok(self.daemon.keep(&self.users(false))?);
         }
         let health = self.daemon.health()?;

@@ -113,10 +113,11 @@ fn release_in_time(
     if let Some(lease) = leases.iter().find(|lease| !keeps(node, lease, reuse)) {
         hooks::before_destroy(node, lease, log);
     }
-    for lease in &leases {
-        // Such processes keep an instance in use. The search takes time, so it runs before others have to wait.
-        remains::end_holders(node, lease, Effort::Thorough, log);
-    }
+    let end_holders = |lease: &Lease| remains::end_holders(node, lease, Effort::Thorough, log);
+    let has_neighbours = |lease: &&Lease| lease.slice.mps().is_some_and(|mps| !mps.private);
+    let (of_daemon, others): (Vec<&Lease>, Vec<&Lease>) = leases.iter().partition(has_neighbours);
+    // Such processes keep an instance in use. The search takes time, so it runs before others have to wait.
+    others.into_iter().for_each(end_holders);
     let failed = if leases.is_empty() {
         Vec::new()
     } else {
@@ -134,6 +135,8 @@ fn release_in_time(
         let released = leases.iter().rev().map(|lease| release.one(lease));
         released.filter_map(Result::err).collect()
     };
+    // A client that is killed at work may take those of other jobs with it: its daemon has released it first.
+    of_daemon.into_iter().for_each(end_holders);
     let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
     match errors.reduce(|first, next| worse(first, next, log)) {
         Some(error) => Err(error),

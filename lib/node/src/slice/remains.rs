@@ -148,8 +148,14 @@ impl Rights {
         others.any(|other| match &group {
             // In doubt the process stays: after an upgrade of Slurm it may be of a step of the other job.
             Some(group) => other.owns_group(group, &neighbours) != Some(false),
-            None => strangers::is_server(pid, other),
+            None => strangers::is_server(pid, other) || self.may_be_client(other),
         })
+    }
+
+    /// Whether a process of the user in no job may be a client of another job of the user, at the same daemon.
+    fn may_be_client(&self, other: &Lease) -> bool {
+        let folders = [other, &self.lease].map(|lease| lease.slice.mps().map(|mps| &mps.folder));
+        other.user_id == self.lease.user_id && folders[0].is_some() && folders[0] == folders[1]
     }
 
     /// The processes of a user that hold a device without permission, and those that could not be searched.

@@ -233,6 +233,10 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
     if let Some(tenants) = Tenants::of(locked, lease)? {
         tenants.leave()?;
         reached("release.daemon_left");
+        if lease.slice.mig().is_some() {
+            // They keep the instance in use.
+            remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
+        }
     }
     let slice = &lease.slice;
     if let Some(mig) = slice.mig()

@@ -1,8 +1,10 @@
 //! Processes of users.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -43,6 +45,14 @@ impl Program {
     pub fn of(user: u32) -> Program {
         let mut command = Command::new("sleep");
         Program::start(command.arg("1000").uid(user).stdin(Stdio::null()))
+    }
+
+    /// A process of a user that holds a device. Without a driver a device can only be opened as a path.
+    pub fn holding(user: u32, device: &Path) -> Program {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(nix::libc::O_PATH);
+        let file = file.open(device).unwrap();
+        Program::start(Command::new("sleep").arg("1000").uid(user).stdin(file))
     }
 
     pub fn pid(&self) -> i32 {

@@ -62,7 +62,12 @@ impl Attempt<'_> {
         let private = pool.options.tenancy == Tenancy::Private;
         let differs = |other: &Lease| {
             let mps = other.slice.mps();
-            other.mechanism() != pool.mechanism || mps.is_some_and(|mps| mps.private != private)
+            // A lease that is being made has no partition yet.
+            let is_made = other.state != LeaseState::Carving;
+            let has_chunks = pool.options.sm_chunks.is_some();
+            other.mechanism() != pool.mechanism
+                || mps.is_some_and(|mps| mps.private != private)
+                || mps.is_some_and(|mps| is_made && mps.sm_partition.is_some() != has_chunks)
         };
         match self.others(locked)?.into_iter().find(differs) {
             None => Ok(()),
