@@ -42,6 +42,7 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
         let why = settings.unknown.join("; ");
         return Err(CliError::NoSlurmFiles { why });
     };
+    let gpus = Gpus { told: args.gpus };
     let (config, after) = match known.filter(|_| node.has_pools()) {
         Some(config) => {
             println!(
@@ -55,14 +56,13 @@ pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
             let parse = |text: &str| {
                 Config::parse(text, &path.to_string_lossy()).map_err(CliError::Proposed)
             };
-            let after = per_gpu::add(&settings, &parse(&pools)?, &pools)?;
+            let after = per_gpu::add(&settings, &parse(&pools)?, gpus, &pools)?;
             (parse(&after)?, after)
         }
     };
     if args.gpus.is_none() {
         count(&settings, &config)?;
     }
-    let gpus = Gpus { told: args.gpus };
     let proposal = proposal(&settings, &config, gpus)?;
     let mut changes = Vec::new();
     if before.as_ref() != Some(&after) {

@@ -441,6 +441,9 @@ fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
             .read("slurm.conf")
             .contains("Gres=gpu:mps:4,shard:mps:400,frac:400")
     );
+    // Eight CPUs for the four GPUs that the admin names.
+    let config = other.read("gpufrac.toml");
+    assert!(config.contains("cpus_per_gpu = 2\n"), "{config}");
 }
 
 #[test]

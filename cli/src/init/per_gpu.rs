@@ -4,19 +4,25 @@ use std::collections::BTreeSet;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::per_gpu::PerGpu;
+use gpufrac_slurm_settings::propose::Gpus;
 use gpufrac_slurm_settings::{Settings, proposed_per_gpu};
 use toml_edit::{DocumentMut, Item, Table, value};
 
 use crate::error::CliError;
 
 /// gpufrac.toml with CPUs and memory for a GPU in each partition where Slurm's files do not say them.
-pub fn add(settings: &Settings, config: &Config, text: &str) -> Result<String, CliError> {
+pub fn add(
+    settings: &Settings,
+    config: &Config,
+    gpus: Gpus,
+    text: &str,
+) -> Result<String, CliError> {
     let mut file: DocumentMut = text.parse().map_err(CliError::Toml)?;
     let names = config.pools.iter().flat_map(|pool| &pool.partitions);
     let names: BTreeSet<&String> = names.collect();
     let mut is_changed = false;
     for name in names {
-        let given = proposed_per_gpu(settings, config, name);
+        let given = proposed_per_gpu(settings, config, gpus, name);
         let Some(words) = given.words() else {
             continue;
         };

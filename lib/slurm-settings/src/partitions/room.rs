@@ -8,8 +8,26 @@ use gpufrac_core::per_gpu::{Part, PerGpu};
 use gpufrac_slurm_conf::value::job_defaults;
 use gpufrac_slurm_conf::{Partition, Site, SlurmNode};
 
+use super::super::Settings;
+use super::super::gpu_count::{self, Gpus};
 use super::super::rules::is;
-use super::super::{Settings, gpu_count};
+
+/// What is known of the site.
+struct Facts<'a> {
+    settings: &'a Settings,
+    config: &'a Config,
+    /// The number of GPUs of each node, where the admin says it.
+    gpus: Gpus,
+}
+
+impl Facts<'_> {
+    /// The GPUs by which the CPUs and the memory of a node are divided.
+    fn with_resources(&self, node: &SlurmNode) -> Option<u64> {
+        let counted = || gpu_count::with_resources(self.settings, self.config, &node.name);
+        let gpus = self.gpus.told.or_else(counted)?;
+        Some(u64::from(gpus.max(1)))
+    }
+}
 
 /// The smallest pieces of the GPUs of a node that a partition gives.
 struct Pieces {
@@ -31,10 +49,15 @@ pub(in super::super) fn judge(
     let Some(partition) = site.partition(name) else {
         return;
     };
+    let facts = Facts {
+        settings,
+        config,
+        gpus: Gpus::default(),
+    };
     let per_gpu = per_gpu(settings, config, partition);
     let mut seen = BTreeSet::new();
     for node in partition.nodes.iter().filter_map(|node| site.node(node)) {
-        let Some(pieces) = pieces(settings, config, partition, node, per_gpu) else {
+        let Some(pieces) = pieces(&facts, partition, node, per_gpu) else {
             continue;
         };
         if !seen.insert((pieces.count, node.cpus(), node.memory())) {
@@ -43,7 +66,7 @@ pub(in super::super) fn judge(
         let place = settings
             .line_of_partition(name)
             .map(|it| it.entry.place().to_string());
-        let fits = || cpus_for_all(settings, config, partition, node);
+        let fits = || cpus_for_all(&facts, partition, node);
         let memory = counts_memory(settings, partition)
             .then(|| pieces.lack_of_memory(name, node))
             .flatten();
@@ -126,15 +149,14 @@ impl Pieces {
 
 /// The smallest pieces that the partition gives on a node; None without any.
 fn pieces(
-    settings: &Settings,
-    config: &Config,
+    facts: &Facts<'_>,
     partition: &Partition,
     node: &SlurmNode,
     per_gpu: PerGpu,
 ) -> Option<Pieces> {
-    let gpus = gpu_count::of(settings, config, &node.name)
-        .number()
-        .unwrap_or(0);
+    let (settings, config) = (facts.settings, facts.config);
+    let counted = || gpu_count::of(settings, config, &node.name).number();
+    let gpus = facts.gpus.told.or_else(counted).unwrap_or(0);
     let rules = config.rules(&partition.name);
     let threads: u64 = node
         .entry
@@ -184,30 +206,30 @@ fn pieces(
 
 /// The CPUs of a node by its GPUs, or as many fewer as let its smallest pieces run side by side; None where not even
 /// one CPU for a GPU does.
-fn cpus_for_all(
-    settings: &Settings,
-    config: &Config,
-    partition: &Partition,
-    node: &SlurmNode,
-) -> Option<u64> {
+fn cpus_for_all(facts: &Facts<'_>, partition: &Partition, node: &SlurmNode) -> Option<u64> {
     let cpus = u64::from(node.cpus()?);
-    let gpus = gpu_count::with_resources(settings, config, &node.name)?;
+    let gpus = facts.with_resources(node)?;
     let fits = |per_gpu: &u64| {
         let per_gpu = PerGpu {
             cpus: Some(*per_gpu),
             memory: None,
         };
-        pieces(settings, config, partition, node, per_gpu)
+        pieces(facts, partition, node, per_gpu)
             .and_then(|pieces| pieces.all.cpus)
             .is_some_and(|all| all <= cpus)
     };
-    (1..=cpus / u64::from(gpus.max(1))).rev().find(fits)
+    (1..=cpus / gpus).rev().find(fits)
 }
 
 /// What gpufrac.toml should say that a GPU brings in a partition, from its node with the least: the CPUs and the memory
 /// of the node, without those that Slurm reserves, by its GPUs. Nothing of what the site says already.
 #[must_use]
-pub fn proposed(settings: &Settings, config: &Config, name: &str) -> PerGpu {
+pub fn proposed(settings: &Settings, config: &Config, gpus: Gpus, name: &str) -> PerGpu {
+    let facts = Facts {
+        settings,
+        config,
+        gpus,
+    };
     let site = settings.site();
     let Some(partition) = site.partition(name) else {
         return PerGpu::default();
@@ -217,11 +239,10 @@ pub fn proposed(settings: &Settings, config: &Config, name: &str) -> PerGpu {
         !counts_memory(settings, partition) || default_memory(settings, partition, 1).is_some();
     let nodes = partition.nodes.iter().filter_map(|node| site.node(node));
     let of_node = |node: &SlurmNode| {
-        pieces(settings, config, partition, node, known)?;
-        let gpus = gpu_count::with_resources(settings, config, &node.name)?;
-        let gpus = u64::from(gpus.max(1));
+        pieces(&facts, partition, node, known)?;
+        let gpus = facts.with_resources(node)?;
         let by_gpu = || Some(u64::from(node.cpus()?) / gpus).filter(|cpus| *cpus > 0);
-        let cpus = || cpus_for_all(settings, config, partition, node).or_else(by_gpu);
+        let cpus = || cpus_for_all(&facts, partition, node).or_else(by_gpu);
         Some(PerGpu {
             cpus: if known.cpus.is_none() { cpus() } else { None },
             memory: node
