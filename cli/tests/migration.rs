@@ -16,7 +16,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("sbatch", "exit 1"),
     (
         "squeue",
-        "echo '7_[1-5]  |ann |h100 |gres/gpu:h100:1 |N/A |N/A |N/A'; echo '8|bob|h100|gres/shard:12|N/A|N/A|N/A'",
+        "echo '7_[1-5]  |ann |h100 |1 |gres/gpu:h100:1 |N/A |N/A |N/A'; echo '8|bob|h100|1|gres/shard:12|N/A|N/A|N/A'",
     ),
     (
         "sacct",

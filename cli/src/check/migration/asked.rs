@@ -18,13 +18,11 @@ pub struct Asked {
     pub request: Request,
 }
 
+/// squeue's field of GRES for all nodes of a job.
+const PER_JOB: &str = "tres-per-job";
+
 /// squeue's fields of GRES.
-const FIELDS: [&str; 4] = [
-    "tres-per-node",
-    "tres-per-job",
-    "tres-per-task",
-    "tres-per-socket",
-];
+const FIELDS: [&str; 4] = ["tres-per-node", PER_JOB, "tres-per-task", "tres-per-socket"];
 
 /// The fields of sacct.
 const FIELDS_OF_SACCT: &str = "User,Partition,ReqTRES,SubmitLine";
@@ -39,7 +37,7 @@ pub fn pending(
     partitions: &BTreeSet<String>,
     config: &Config,
 ) -> Result<Vec<(String, Asked)>, String> {
-    let mut format = "JobArrayID:64|,UserName:64|,Partition:512".to_owned();
+    let mut format = "JobArrayID:64|,UserName:64|,Partition:512|,NumNodes:16".to_owned();
     for field in FIELDS {
         format.push_str(&format!("|,{field}:256"));
     }
@@ -66,7 +64,7 @@ pub fn pending(
 
 fn waiting(line: &str, partitions: &BTreeSet<String>, config: &Config) -> Option<(String, Asked)> {
     let fields: Vec<&str> = line.split('|').map(str::trim).collect();
-    let [job, user, named, requests @ ..] = fields.as_slice() else {
+    let [job, user, named, nodes, requests @ ..] = fields.as_slice() else {
         return None;
     };
     let texts: Vec<_> = requests
@@ -77,9 +75,11 @@ fn waiting(line: &str, partitions: &BTreeSet<String>, config: &Config) -> Option
     if texts.iter().any(|text| names_fraction(text)) {
         return None;
     }
-    let mut requests = texts.iter().filter_map(|text| {
+    let mut requests = FIELDS.iter().zip(&texts).filter_map(|(field, text)| {
         let items: Vec<&str> = text.split(',').map(without_mark).collect();
-        Request::of_option("--gres", &items.join(","))
+        let request = Request::of_option("--gres", &items.join(","))?;
+        let nodes = nodes.parse().ok().filter(|_| *field == PER_JOB);
+        Some(nodes.map_or(request.clone(), |nodes| request.on_node(nodes)))
     });
     let asked = Asked {
         user: (*user).to_owned(),
@@ -124,7 +124,7 @@ fn ended(line: &str, partitions: &BTreeSet<String>, config: &Config) -> Option<A
     Some(Asked {
         user: text("User")?.to_owned(),
         partition: of_pools(text("Partition")?, partitions)?,
-        request: Request::of_line(text("SubmitLine")?).or_else(|| Request::of_tres(&tres))?,
+        request: Request::of_job(text("SubmitLine")?, &tres)?,
     })
 }
 
@@ -149,17 +149,19 @@ mod tests {
             waiting(line, &partitions, &config).map(|(job, it)| (job, it.request.gres))
         };
         for mark in ["gres:", "gres/"] {
-            let line = format!("7_[1-5]   |ann   |cpu,gpu   |{mark}gpu:h100:1   |N/A  |N/A |N/A");
+            let line = format!("7_[1-5]   |ann   |cpu,gpu   |2|{mark}gpu:h100:1   |N/A  |N/A |N/A");
             assert_eq!(
                 waiting(&line),
                 Some(("7_[1-5]".to_owned(), "gpu:h100:1".to_owned()))
             );
-            let line = format!("8|ann|gpu|N/A|{mark}gpu:2|N/A|N/A");
-            assert_eq!(waiting(&line).unwrap().1, "gpu:2");
-            let line = format!("8|ann|gpu|{mark}gpufrac:25,{mark}shard:half:25|N/A|N/A|N/A");
+            for (nodes, on_node) in [("1", "gpu:8"), ("2", "gpu:4"), ("3", "gpu:8")] {
+                let line = format!("8|ann|gpu|{nodes}|N/A|{mark}gpu:8|N/A|N/A");
+                assert_eq!(waiting(&line).unwrap().1, on_node);
+            }
+            let line = format!("8|ann|gpu|1|{mark}gpufrac:25,{mark}shard:half:25|N/A|N/A|N/A");
             assert_eq!(waiting(&line), None);
         }
-        assert_eq!(waiting("9|ann|cpu|gres/gpu:1|N/A|N/A|N/A"), None);
+        assert_eq!(waiting("9|ann|cpu|1|gres/gpu:1|N/A|N/A|N/A"), None);
         let ended = |line: &str| ended(line, &partitions, &config).map(|it| it.request.text);
         let old = "ann|gpu|cpu=1,gres/gpu=1|sbatch --gres=gpu:h100:1 --wrap a | b";
         assert_eq!(ended(old).as_deref(), Some("--gres=gpu:h100:1"));

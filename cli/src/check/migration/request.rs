@@ -79,6 +79,32 @@ impl Request {
         None
     }
 
+    /// The request of a job for one node, by its submit line and by what accounting counted.
+    pub fn of_job(line: &str, tres: &str) -> Option<Request> {
+        let counted = Request::of_tres(tres);
+        let Some(said) = Request::of_line(line) else {
+            return counted;
+        };
+        let per_node = ["--gres=", "--gpus-per-node="];
+        if per_node.iter().any(|option| said.text.starts_with(option)) {
+            return Some(said);
+        }
+        let gres = counted.map_or(said.gres, |counted| counted.gres);
+        Some(Request { gres, ..said })
+    }
+
+    /// Of a request for all nodes of a job the part of one; nodes whose GPUs differ in number show nothing better than
+    /// the sum.
+    pub fn on_node(mut self, nodes: u64) -> Request {
+        let items = self.gres.split(',').map(|item| {
+            let count = item.rsplit_once([':', '=']);
+            let part = count.and_then(|(name, count)| Some((name, part(count, nodes)?)));
+            part.map_or(item.to_owned(), |(name, count)| format!("{name}:{count}"))
+        });
+        self.gres = items.collect::<Vec<_>>().join(",");
+        self
+    }
+
     /// The request by what accounting counted: `cpu=1,gres/gpu:h100=2,gres/gpu=2,node=2`, for all nodes together. Types
     /// say more than the sum.
     pub fn of_tres(tres: &str) -> Option<Request> {
@@ -96,28 +122,29 @@ impl Request {
             tres.split(',')
                 .filter_map(|item| item.trim().split_once('='))
         };
-        let nodes = pairs().find_map(|(name, count)| match name {
-            "node" => count.parse::<u64>().ok().filter(|nodes| *nodes > 0),
-            _ => None,
-        });
-        // Nodes whose GPUs differ in number show nothing better than the sum.
-        let of_node = |count: &str| {
-            let (count, nodes) = (count.parse::<u64>().ok()?, nodes?);
-            (count % nodes == 0).then(|| (count / nodes).to_string())
-        };
+        let nodes = pairs().find(|(name, _)| *name == "node");
+        let nodes = nodes.and_then(|(_, count)| count.parse().ok());
         let named = ["gpu", "shard", "mps"].iter().filter_map(|name| of(name));
         let named: Vec<String> = named
-            .map(|(name, count)| {
-                let count = of_node(count).unwrap_or_else(|| (*count).to_owned());
-                format!("{name}:{count}")
-            })
+            .map(|(name, count)| format!("{name}:{count}"))
             .collect();
         let is_fraction = items.iter().any(|(name, _)| request::names_fraction(name));
-        (!named.is_empty() && !is_fraction).then(|| Request {
-            text: format!("--gres={}", named.join(",")),
+        let sum = Request {
+            text: String::new(),
             gres: named.join(","),
+        };
+        let Request { gres, .. } = sum.on_node(nodes.unwrap_or(1));
+        (!named.is_empty() && !is_fraction).then(|| Request {
+            text: format!("--gres={gres}"),
+            gres,
         })
     }
+}
+
+/// A count divided by a number of nodes.
+fn part(count: &str, nodes: u64) -> Option<u64> {
+    let count: u64 = count.parse().ok()?;
+    (nodes > 0 && count % nodes == 0).then(|| count / nodes)
 }
 
 #[cfg(test)]
@@ -153,6 +180,36 @@ mod tests {
             Request::of_line("srun -G h100:1").unwrap().gres,
             "gpu:h100:1"
         );
+    }
+
+    #[test]
+    fn requests_for_all_nodes_are_divided_by_accounting() {
+        let gres = |line: &str| {
+            let tres = "cpu=4,gres/gpu:h100=8,gres/gpu=8,node=2";
+            Request::of_job(line, tres).map(|it| (it.text, it.gres))
+        };
+        for (line, text, on_node) in [
+            ("sbatch --gpus=8 x", "--gpus=8", "gpu:h100:4"),
+            ("sbatch -G h100:8 x", "-G h100:8", "gpu:h100:4"),
+            (
+                "sbatch --gpus-per-task=1 x",
+                "--gpus-per-task=1",
+                "gpu:h100:4",
+            ),
+            (
+                "sbatch --gpus-per-node=h100:4 x",
+                "--gpus-per-node=h100:4",
+                "gpu:h100:4",
+            ),
+            ("sbatch --gres=gpu:4 x", "--gres=gpu:4", "gpu:4"),
+            ("sbatch x", "--gres=gpu:h100:4", "gpu:h100:4"),
+        ] {
+            assert_eq!(
+                gres(line),
+                Some((text.to_owned(), on_node.to_owned())),
+                "{line}"
+            );
+        }
     }
 
     #[test]
