@@ -932,9 +932,6 @@ fn the_bundle_has_what_a_report_needs() {
     }
 }
 
-/// Promise (admins): a reader of stdout that goes away ends no command in the middle, and a full disk behind stdout is
-/// reported.
-// `Command::output` would replace the pipes of the test.
 /// Promise (admins): each form of a report says how many lines are no records, and names the first.
 #[test]
 fn lines_that_are_no_records_are_named_in_each_form() {
@@ -956,6 +953,9 @@ fn lines_that_are_no_records_are_named_in_each_form() {
     }
 }
 
+/// Promise (admins): a reader of stdout that goes away ends no command in the middle, and a full disk behind stdout is
+/// reported.
+// `Command::output` would replace the pipes of the test.
 #[test]
 fn a_closed_pipe_is_no_error_and_a_full_disk_is_reported() {
     let world = World::new(true);

@@ -96,7 +96,15 @@ pub enum ScreenRow {
 struct Key {
     node: String,
     gpu: Option<u32>,
-    slice: Option<(Option<(u32, u32)>, u64, bool)>,
+    slice: Option<SliceKey>,
+}
+
+/// A slice by its job and its number there, and the kind of its row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SliceKey {
+    owner: Option<(u32, u32)>,
+    since: u64,
+    flat: bool,
 }
 
 /// The state of the screen.
@@ -306,9 +314,14 @@ impl View {
         let of_slice = |index: SliceIndex, flat: bool| {
             let (node, gpu, _) = index;
             let slice = self.slice(index);
-            let owner = slice.owner.as_ref().map(|owner| (owner.job.0, owner.slice));
+            let owner = slice.owner.as_ref();
+            let key = SliceKey {
+                owner: owner.map(|owner| (owner.job.0, owner.slice)),
+                since: slice.since,
+                flat,
+            };
             Key {
-                slice: Some((owner, slice.since, flat)),
+                slice: Some(key),
                 ..key_of_gpu(&self.nodes[node], self.gpu(node, gpu))
             }
         };

@@ -127,8 +127,8 @@ pub struct Partition {
     pub entry: Arc<Entry>,
     /// Its nodes, each once, in the order of the configuration.
     pub nodes: Vec<String>,
-    /// Whether nodes may belong to it that only slurmctld knows: those that its topology puts into a block or switch, or
-    /// dynamic nodes, which have no line in slurm.conf.
+    /// Whether nodes may belong to it that only slurmctld knows: those of a block or switch of its topology, or dynamic
+    /// nodes, which have no line in slurm.conf.
     pub is_open: bool,
 }
 

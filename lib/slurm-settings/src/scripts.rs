@@ -140,7 +140,7 @@ pub(super) fn text_of(path: &Path) -> Option<String> {
     String::from_utf8(fs::read(path).ok()?).ok()
 }
 
-/// The files that match a pattern, in order, as glob(3) gives them to Slurm. A path that is no pattern is given as it is.
+/// The files that match a pattern, in order, as glob(3) gives them to Slurm. A path that is no pattern stays as it is.
 pub fn glob(pattern: &Path) -> Vec<PathBuf> {
     matches(pattern, usize::MAX)
 }

@@ -144,7 +144,7 @@ impl Request {
 /// A count divided by a number of nodes.
 fn part(count: &str, nodes: u64) -> Option<u64> {
     let count: u64 = count.parse().ok()?;
-    (nodes > 0 && count % nodes == 0).then(|| count / nodes)
+    (nodes > 0 && count.is_multiple_of(nodes)).then(|| count / nodes)
 }
 
 #[cfg(test)]
