@@ -173,8 +173,11 @@ impl Places {
         let count = node.record().map_or(0, |record| record.gpus.len());
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let devices = node.config.devices_of_node(&node.name, count);
-        // Nothing starts on a drained node.
-        let open = places.iter().filter(|_| !self.is_drained);
+        // Nothing starts on a drained node, and a job of root would keep an admin's drain or reboot waiting.
+        let has_any = !places.is_empty() || !have.is_empty();
+        let is_emptied = self.is_drained
+            || has_any && slurm.change(&node.name, Change::AskIfEmptied)? == Changed::Node(true);
+        let open = places.iter().filter(|_| !is_emptied);
         let wanted: Vec<Want> = open.filter_map(want).collect();
         for step in self.search.steps(&wanted, &have, devices.len(), now) {
             match step {

@@ -21,6 +21,8 @@ pub enum Change {
     Drain(String),
     /// Takes the drain for this reason back.
     Undrain(String),
+    /// Changes nothing: asks whether the node is to have no more jobs, because an admin drains or reboots it.
+    AskIfEmptied,
     /// Submits a job of root that takes units of a device out of Slurm's count.
     Reserve {
         /// A partition of the node.
@@ -37,7 +39,7 @@ pub enum Change {
 pub enum Changed {
     /// Of each job, in the order of the request.
     Jobs(Vec<Way>),
-    /// Whether the node is drained, or was, for the reason.
+    /// Whether the node is drained, or was, for the reason; or is emptied.
     Node(bool),
     /// The submitted job.
     Reserved(JobId),
@@ -85,6 +87,7 @@ pub(super) fn carry_out(
             Ok(Changed::Node(drained == Drained::Done))
         }
         Change::Undrain(reason) => client.undrain(node, &reason).map(Changed::Node),
+        Change::AskIfEmptied => client.is_emptied(node).map(Changed::Node),
         Change::Reserve {
             partition,
             gres,

@@ -34,6 +34,8 @@ struct Standing {
     /// Empty if there is none.
     reason: String,
     is_drained: bool,
+    /// Whether the node is to be rebooted when no job runs on it.
+    is_rebooted: bool,
 }
 
 /// The outcome of a request to drain a node.
@@ -81,6 +83,15 @@ impl Client {
         Ok(true)
     }
 
+    /// Whether a node is to have no more jobs: it is drained, or is rebooted when its jobs have ended.
+    ///
+    /// # Errors
+    /// slurmctld did not answer.
+    pub fn is_emptied(&self, node: &str) -> Result<bool, ClientError> {
+        let standing = self.standing(&c_text(node))?;
+        Ok(standing.is_drained || standing.is_rebooted)
+    }
+
     /// Changes a node. `set` fills the fields; a text must outlive this call.
     fn update_node(
         &self,
@@ -120,12 +131,14 @@ impl Client {
                 .as_ref()
                 .filter(|_| message.record_count > 0);
             let reason = node.and_then(|node| text::read(node.reason));
-            let is_drained =
-                node.is_some_and(|node| node.node_state & raw::GPUFRAC_NODE_DRAIN != 0);
+            let has = |flag: u32| node.is_some_and(|node| node.node_state & flag != 0);
+            let is_drained = has(raw::GPUFRAC_NODE_DRAIN);
+            let is_rebooted = has(raw::GPUFRAC_NODE_REBOOT);
             self.library.slurm_free_node_info_msg(answer);
             Ok(Standing {
                 reason: reason.unwrap_or_default(),
                 is_drained,
+                is_rebooted,
             })
         }
     }
@@ -135,7 +148,9 @@ impl Drainer {
     /// Whether the reason is gpufrac's or explains nothing, and, for gpufrac-reaperd, whether no other drain would end
     /// with its own.
     fn may_replace(self, standing: &Standing) -> bool {
-        let Standing { reason, is_drained } = standing;
+        let Standing {
+            reason, is_drained, ..
+        } = standing;
         let is_slurms = || SLURMS.iter().any(|start| reason.starts_with(start));
         match self {
             _ if reason.is_empty() => true,
@@ -152,7 +167,11 @@ mod tests {
 
     fn may_replace(by: Drainer, reason: &str, is_drained: bool) -> bool {
         let reason = reason.to_owned();
-        by.may_replace(&Standing { reason, is_drained })
+        by.may_replace(&Standing {
+            reason,
+            is_drained,
+            is_rebooted: false,
+        })
     }
 
     #[test]

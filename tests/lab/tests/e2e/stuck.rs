@@ -137,6 +137,21 @@ fn the_units_of_a_stuck_place_are_taken_from_slurm() -> Result<(), LabError> {
         .args(["show", "job", &held.to_string()]);
     let shown = shown.stdout()?;
     assert!(shown.contains("Comment=stuck: GPU 0 2g.20gb"), "{shown}");
+    // An admin empties the node: the job of root does not keep it busy.
+    let named = format!("NodeName={node}");
+    lab.update(&[&named, "State=DRAIN", "Reason=firmware"])?;
+    lab.wait("the job of root ends", 60 * SECOND, || {
+        Ok(reserved(&lab)?.is_empty().then_some(()))
+    })?;
+    lab.update(&[&named, "State=RESUME"])?;
+    lab.wait("a job of root holds the units again", 90 * SECOND, || {
+        let of_device = |job: &JobId| {
+            let note = format!("reserved/{job}.device");
+            lab.folder().var(node).join(note).exists()
+        };
+        let jobs = reserved(&lab)?;
+        Ok((jobs.len() == 1 && jobs.iter().all(of_device)).then_some(()))
+    })?;
     // The whole of the rest, and no more.
     let fill = |_| lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=sleep 1000"]);
     let rest: Vec<JobId> = (0..3).map(fill).collect::<Result<_, _>>()?;
