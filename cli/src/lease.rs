@@ -76,7 +76,7 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
     let session = node.nvml().map_err(TeardownError::from)?;
     let gpu = match teardown::gpu_of(node, &session, &lease) {
         // Without the GPU there is no instance to destroy.
-        Err(TeardownError::NoGpu { .. }) => {
+        Err(error) if error.is_without_gpu() => {
             let lock = locks.gpu(lease.slice.gpu_index, node.lock_patience)?;
             store.remove(&lock, &lease)?;
             // The GPU of the lease is not in the node any more. Cure: Nothing.
@@ -94,8 +94,8 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
     if let Some(now) = store.again(&lease)? {
         lease = now;
         match reconcile::end(&mut locked, &mut lease) {
-            // Another GPU has the index now.
-            Err(TeardownError::NoGpu { .. }) => {
+            // Another GPU has the index now, or it has just fallen off the bus.
+            Err(error) if error.is_without_gpu() => {
                 store.remove(locked.lock(), &lease)?;
             }
             other => other?,

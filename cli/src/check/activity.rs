@@ -86,7 +86,7 @@ impl Measured {
             return Ok(measured);
         }
         let session = node.nvml()?;
-        for gpu in session.gpus()? {
+        for gpu in session.gpus_that_answer()? {
             let mut on_it = leases.extract_if(.., |lease| lease.slice.gpu_uuid == gpu.uuid);
             if !gpu.has_gpm()? {
                 measured.by_exporter.extend(on_it);

@@ -100,7 +100,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         return Err(SetupError::NoGpu {
             pool: device.pool.name.clone(),
             gpu_index: device.gpu_index,
-            count: machine.gpus.len(),
+            count: machine.count(),
         });
     }
     report.problems = inspect::lost(&machine);
@@ -118,6 +118,12 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
             prepare(node, gpu, device, known.as_ref(), &mut report)?;
         }
+    }
+    for (index, error) in &machine.broken {
+        // A GPU outside of the pools is broken. Cure: Follow the text; the other GPUs work.
+        report.hints.push(format!(
+            "GPU {index}, which no pool has, does not answer: {error}; the kernel's log may say more (Xid)"
+        ));
     }
     let record = record(&machine, &session)?;
     // The record comes before the repair, which may take long; prolog needs only the record.
@@ -438,12 +444,17 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
             pci: caps.pci_of(&gpu.uuid),
         });
     }
+    let facts = machine.gpus.iter().map(|gpu| facts(machine, gpu));
+    let mut facts = facts.collect::<Result<Vec<_>, NvmlError>>()?;
+    // The record has every GPU at its place.
+    for (index, _) in &machine.broken {
+        recorded.insert(index.position(), RecordedGpu::broken(*index));
+        facts.insert(index.position(), GpuFacts::default());
+    }
     let driver = match caps.driver() {
         Some(driver) => driver,
         None => session.driver_version()?,
     };
-    let facts = machine.gpus.iter().map(|gpu| facts(machine, gpu));
-    let facts = facts.collect::<Result<_, NvmlError>>()?;
     let name = &node.name;
     let record = NodeRecord::new(name, recorded, caps_major, general, imex_major)?;
     Ok(record.with_facts(&driver, facts))

@@ -6,7 +6,7 @@ mod common;
 use common::scene::gpus;
 use common::shares::{Control, Kind};
 use common::{Job, World, job, job_of_gpus, ready_in};
-use gpufrac_core::ids::DeviceIndex;
+use gpufrac_core::ids::{DeviceIndex, GpuIndex};
 use gpufrac_core::lease::{Held, LeaseState};
 use gpufrac_node::state::stuck::{self, Lost};
 use nvidia_ml::disturb::{Rule, What};
@@ -349,4 +349,34 @@ fn one_of_several_gpus_that_keeps_its_mode_gives_the_others_back() {
     world.check(&[]);
     assert_eq!(held(&world, three), [0, 1, 2]);
     assert_eq!(modes(&world), [false, false, false, true]);
+}
+
+/// Promise (admins): a GPU outside of all pools that NVML counts and cannot open keeps no other GPU from its jobs.
+#[test]
+fn a_broken_gpu_of_no_pool_keeps_no_job_away() {
+    let world = World::with(&["H100-80"; 2], "halves", true);
+    world.configure("halves", "H100-80", "gpus = [1]");
+    world.disturb(|d| {
+        d.rules = vec![Rule {
+            call: Some("nvmlDeviceGetHandleByIndex_v2".into()),
+            gpu: Some(0),
+            first: 1,
+            count: 0,
+            // The GPU is lost.
+            what: What::Fail(15),
+        }];
+    });
+    world
+        .setup()
+        .ok()
+        .says("GPU 0, which no pool has, does not answer");
+    world.run_check().ok();
+    let one = job(1, 0, 25);
+    world.prolog(one).ok();
+    assert_eq!(world.lease(one).unwrap().slice.gpu_index, GpuIndex(1));
+    world.epilog(one).ok();
+    assert!(world.leases().is_empty());
+    // A pool with it says which one is broken.
+    world.configure("halves", "H100-80", "");
+    assert_eq!(world.setup().says("GPU is lost").code, Some(1));
 }

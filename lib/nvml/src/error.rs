@@ -115,6 +115,11 @@ impl NvmlError {
         }
     }
 
+    /// Whether the GPU fell off the bus.
+    pub fn is_lost(&self) -> bool {
+        self.code() == Some(codes::GPU_IS_LOST)
+    }
+
     /// What an admin can do about a state of the driver that lasts.
     pub fn hint(&self) -> Option<&'static str> {
         match self.code()? {

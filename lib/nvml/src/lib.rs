@@ -214,13 +214,16 @@ impl Session {
 
     /// The GPU with this UUID, whatever its index is now; None if there is none.
     pub fn gpu_with_uuid(&self, uuid: &str) -> Result<Option<Gpu<'_>>, NvmlError> {
+        let mut failed = None;
         for index in (0..self.gpu_count()?).map(GpuIndex) {
-            let gpu = self.gpu(index)?;
-            if gpu.uuid == uuid {
-                return Ok(Some(gpu));
+            match self.gpu(index) {
+                Ok(gpu) if gpu.uuid == uuid => return Ok(Some(gpu)),
+                Ok(_) => {}
+                // It may be this one, or another one that fell off the bus.
+                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        Ok(None)
+        failed.map_or(Ok(None), Err)
     }
 
     /// The driver's version, e.g. `550.163.01`.
@@ -235,6 +238,12 @@ impl Session {
         (0..self.gpu_count()?)
             .map(|index| self.gpu(GpuIndex(index)))
             .collect()
+    }
+
+    /// The GPUs that answer: NVML may count one that fell off the bus.
+    pub fn gpus_that_answer(&self) -> Result<Vec<Gpu<'_>>, NvmlError> {
+        let all = (0..self.gpu_count()?).map(GpuIndex);
+        Ok(all.filter_map(|index| self.gpu(index).ok()).collect())
     }
 
     fn failed(

@@ -241,7 +241,7 @@ fn gpus(
                 "pool `{}` names GPU {}, but this node has {}",
                 device.pool.name,
                 device.gpu_index,
-                machine.gpus.len()
+                machine.count()
             );
             found.push(Finding::of_machine(what, "correct the pool's `gpus`"));
             continue;

@@ -6,6 +6,7 @@ use std::path::Path;
 use gpufrac_core::config::Device;
 use gpufrac_core::finding::Finding;
 use gpufrac_core::geometry::Geometry;
+use gpufrac_core::ids::GpuIndex;
 
 use crate::gpu::capability_files::CapsError;
 use crate::node::Node;
@@ -28,8 +29,10 @@ pub(super) const MODEL_FIX: &str =
 /// The GPUs of a machine, and the devices that the pools of its node make of them.
 pub(super) struct Machine<'a> {
     pub node: &'a Node,
-    /// All GPUs, by NVML's index.
+    /// All GPUs that answer, by NVML's index.
     pub gpus: Vec<Gpu<'a>>,
+    /// GPUs that NVML counts and cannot open; no pool has them.
+    pub broken: Vec<(GpuIndex, NvmlError)>,
     /// The devices in Slurm's order.
     pub devices: Vec<Device<'a>>,
     /// The record of node-setup, and the driver that is loaded now, where the mode of a GPU can be off for a job.
@@ -38,9 +41,18 @@ pub(super) struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     pub fn of(node: &'a Node, session: &'a Session) -> Result<Machine<'a>, NvmlError> {
-        let gpus = session.gpus()?;
-        let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let count = session.gpu_count()?;
         let devices = node.config.devices_of_node(&node.name, count);
+        let (mut gpus, mut broken) = (Vec::new(), Vec::new());
+        for index in (0..count).map(GpuIndex) {
+            match session.gpu(index) {
+                Ok(gpu) => gpus.push(gpu),
+                Err(error) if devices.iter().all(|device| device.gpu_index != index) => {
+                    broken.push((index, error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let record = devices.iter().any(|device| device.pool.switches_mig());
         let record = record.then(|| NodeRecord::read(&node.run).ok()).flatten();
         let known = match (record, node.caps().driver()) {
@@ -51,6 +63,7 @@ impl<'a> Machine<'a> {
         Ok(Machine {
             node,
             gpus,
+            broken,
             devices,
             known,
         })
@@ -68,6 +81,11 @@ impl<'a> Machine<'a> {
             .filter(is_same)
             .filter(|_| switches)?;
         record.facts(gpu.index, driver).geometry
+    }
+
+    /// The number of GPUs that NVML counts.
+    pub fn count(&self) -> usize {
+        self.gpus.len() + self.broken.len()
     }
 
     /// The GPU of a device; None if a pool names a GPU that the machine does not have.

@@ -62,6 +62,15 @@ pub enum TeardownError {
 }
 
 impl TeardownError {
+    /// Whether the GPU is not there any more, with all that stood on it.
+    pub fn is_without_gpu(&self) -> bool {
+        match self {
+            TeardownError::Nvml(error) => error.is_lost(),
+            TeardownError::NoGpu { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether processes still use the slice.
     pub fn is_in_use(&self) -> bool {
         match self {

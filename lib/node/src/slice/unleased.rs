@@ -76,9 +76,10 @@ pub enum CleanError {
 /// # Errors
 /// As [`find`].
 pub fn of_node(node: &Node, session: &Session) -> Result<Vec<Unleased>, CleanError> {
-    let gpus = session.gpus()?;
-    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-    let devices = node.config.devices_of_node(&node.name, count);
+    let gpus = session.gpus_that_answer()?;
+    let devices = node
+        .config
+        .devices_of_node(&node.name, session.gpu_count()?);
     let store = node.leases()?;
     let mut found = Vec::new();
     for gpu in &gpus {

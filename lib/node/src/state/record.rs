@@ -85,6 +85,22 @@ pub struct RecordedGpu {
     pub pci: Option<String>,
 }
 
+impl RecordedGpu {
+    /// A GPU of no pool that does not answer: nothing but its index is known.
+    pub fn broken(index: GpuIndex) -> RecordedGpu {
+        RecordedGpu {
+            index,
+            uuid: String::new(),
+            minor: DeviceMinor(u32::MAX),
+            major: 0,
+            pool: None,
+            caps: Vec::new(),
+            further: Vec::new(),
+            pci: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     version: u32,
