@@ -19,7 +19,7 @@ use gpufrac_node::hami::Region;
 use gpufrac_node::mps::process;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::teardown::{self, TeardownError};
-use gpufrac_node::slice::{keep, reconcile};
+use gpufrac_node::slice::{hooks, keep, reconcile};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::outcomes::{self, Outcome};
@@ -211,12 +211,12 @@ impl Slices for NodeSlices {
         let kept = leases
             .iter()
             .filter(|lease| lease.state == LeaseState::Kept);
-        on_gpus(
-            node,
-            kept.filter(|lease| keep::is_due(node, lease)),
-            log,
-            keep::end_due,
-        )
+        let due: Vec<&Lease> = kept.filter(|lease| keep::is_due(node, lease)).collect();
+        // Once for all of them: the round goes on behind it.
+        if let Some(lease) = due.first() {
+            hooks::before_destroy(node, lease, log);
+        }
+        on_gpus(node, due.into_iter(), log, keep::end_due)
     }
 
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError> {
@@ -273,7 +273,10 @@ impl Slices for NodeSlices {
                 continue;
             }
             seen.push(index);
-            let gpu = session.gpu(index)?;
+            // The fault of a GPU that does not answer is told elsewhere.
+            let Ok(gpu) = session.gpu(index) else {
+                continue;
+            };
             if gpu.mig_mode()? != MigMode::On {
                 continue;
             }
@@ -338,7 +341,9 @@ impl Slices for NodeSlices {
         let mut running = Vec::new();
         let gpus = gpus_of_pools(node, count).into_iter();
         for index in gpus.filter(|index| index.0 < count) {
-            let gpu = session.gpu(index)?;
+            let Ok(gpu) = session.gpu(index) else {
+                continue;
+            };
             let processes = gpu.processes()?;
             running.push((gpu, processes));
         }

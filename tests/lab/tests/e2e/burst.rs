@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use gpufrac_core::lease::LeaseState;
@@ -79,6 +80,14 @@ fn an_array_has_its_instances_made_once_and_nobody_else_has_them() -> Result<(),
     let (one, two) = (&lab.users()[0], &lab.users()[1]);
     let node = &lab.nodes()[0];
     lab.gpusim(node, &["manner", "random-uuids"])?;
+    let [hook, hooked] = ["hook", "hooked"].map(|name| lab.folder().root().join(name));
+    let script = format!("#!/bin/sh\necho $GPUFRAC_HOOK >>{}\n", hooked.display());
+    fs::write(&hook, script).expect("root may");
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).expect("root may");
+    let conf = lab.folder().gpufrac_conf();
+    let text = fs::read_to_string(&conf).expect("root may");
+    let hooks = format!("{text}\n[hooks]\nbefore_destroy = \"{}\"\n", hook.display());
+    fs::write(&conf, hooks).expect("root may");
     let devices = |prefix: &str| -> BTreeSet<String> {
         let entries = fs::read_dir(lab.folder().work()).expect("it is there");
         let names = entries.flatten().map(|entry| entry.path());
@@ -118,10 +127,11 @@ fn an_array_has_its_instances_made_once_and_nobody_else_has_them() -> Result<(),
     let others = devices("two.");
     assert_eq!(others.len(), 2);
     assert_eq!(made.intersection(&others).next(), None);
-    // The reaper destroys them when their time is over.
+    // The reaper destroys them when their time is over, after the hook.
     lab.wait("nothing is kept any more", Duration::from_secs(60), || {
         let left = lab.leases(node)?.len() + lab.instances(node)?.len();
         Ok((left == 0).then_some(()))
     })?;
+    assert!(hooked.exists(), "the hook did not run");
     lab.expect_nothing_left()
 }
