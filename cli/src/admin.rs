@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use gpufrac_node::node::Node;
+use gpufrac_node::state::record::NodeRecord;
 
 use crate::args::ConfigArgs;
 use crate::error::CliError;
@@ -16,7 +17,14 @@ pub fn node(args: &ConfigArgs) -> Result<Node, CliError> {
     if !node.has_pools() {
         return Err(CliError::no_pool(&node));
     }
-    Ok(node)
+    // Leases and instances are those of this host, whatever name it is given.
+    match NodeRecord::read_any(&node.run) {
+        Ok(record) if record.node != node.name => Err(CliError::Elsewhere {
+            node: node.name,
+            host: record.node,
+        }),
+        _ => Ok(node),
+    }
 }
 
 /// Asks the person at the terminal, unless `yes` was given.

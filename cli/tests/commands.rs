@@ -663,6 +663,14 @@ fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
         assert!(path.exists(), "{name}: {}", said.out);
         assert!(said.err.contains("job 12 is RUNNING"), "{}", said.err);
     }
+    // Another name does not make another node's files of these.
+    let said = world.run(&["lease", "drop", "12", "--yes", "--node", "gpufrac-test03"]);
+    assert_eq!(said.code, Some(1), "{}", said.out);
+    assert!(
+        said.err.contains("this host is `gpufrac-test02`") && path.exists(),
+        "{}",
+        said.err
+    );
     // The job runs again on another node.
     world.slurm_says("squeue", "12|RUNNING|gpufrac-test03", 0);
     let said = world.run(&["lease", "drop", "12", "--yes"]);
