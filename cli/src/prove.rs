@@ -53,6 +53,7 @@ pub fn run(args: &ProveArgs) -> Result<Exit, CliError> {
     if !args.without_slurm {
         is_drained(&node.name)?;
     }
+    can_write(&args.output)?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     // Without the handler a signal ends the run at once, and the next run puts back what it left.
@@ -117,6 +118,15 @@ fn settings(args: &ProveArgs, node: &Node) -> Result<Settings, CliError> {
             path,
         },
         version: version::TEXT.clone(),
+    })
+}
+
+/// Makes the folder, and tries it: the run takes minutes.
+fn can_write(folder: &Path) -> Result<(), CliError> {
+    let tried = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    tried.map(drop).map_err(|source| CliError::Write {
+        path: folder.to_owned(),
+        source,
     })
 }
 

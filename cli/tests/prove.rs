@@ -43,7 +43,6 @@ impl World {
             "version = 1\n[paths]\nrun = \"{below}/run\"\ndriver_root = \"{below}/gpus\"\nnvml = \"{below}/gpus/lib/libnvidia-ml.so.1\"\nmps_control = \"{below}/none\"\n[pool.p]\n{mechanism}\ngpu = \"{model}\"\npartitions = [\"gpu\"]\nnodes = \"{NODE}\"\n"
         );
         fs::write(folder.path().join("gpufrac.toml"), config).unwrap();
-        fs::create_dir(folder.path().join("out")).unwrap();
         World { folder, sim }
     }
 
@@ -450,6 +449,21 @@ fn mig_mode_is_switched_on_and_off_again_where_that_is_asked_for() {
     assert!(!document.places.is_empty());
     assert!(!world.sim.node().unwrap().gpus[0].mig);
     world.is_clean();
+}
+
+#[test]
+fn a_folder_that_takes_no_files_is_named_before_the_run() {
+    test_seed::needs_root();
+    let world = World::new("H100-80", true);
+    fs::write(world.path("out"), "a file").unwrap();
+    let done = world.command(&["--without-slurm"]).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(1));
+    assert!(
+        said.contains("writing `") && said.contains("/out` failed"),
+        "{said}"
+    );
+    assert!(!world.path("run").exists(), "nothing was measured");
 }
 
 #[test]
