@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The commands that a hook runs, in order, and its exit status. `answers`: the body of each program after its note.
+/// The commands that a hook runs, in order, and its exit status. `others`: the other leases; empty for a place that is
+/// no slice, and has no GPU. `answers`: the body of each program after its note.
 fn run(hook: &str, others: &str, answers: &[(&str, &str)]) -> (Vec<String>, Option<i32>) {
     let keep = tempfile::tempdir().unwrap();
     let calls = keep.path().join("calls");
@@ -20,7 +21,7 @@ fn run(hook: &str, others: &str, answers: &[(&str, &str)]) -> (Vec<String>, Opti
     let status = Command::new(hooks.join(hook))
         .env_clear()
         .env("PATH", format!("{}:/usr/bin:/bin", keep.path().display()))
-        .env("GPUFRAC_GPU_UUID", "GPU-aa")
+        .envs((!others.is_empty()).then_some(("GPUFRAC_GPU_UUID", "GPU-aa")))
         .env("GPUFRAC_OTHER_LEASES", others)
         .status()
         .unwrap();
@@ -33,19 +34,24 @@ fn run(hook: &str, others: &str, answers: &[(&str, &str)]) -> (Vec<String>, Opti
 /// `a_gpu_is_reset_only_without_another_lease_and_keeps_its_modes`.
 #[test]
 fn a_pause_of_profiling_has_its_end_before_it_begins() {
-    let active = [("systemctl", ""), ("systemd-run", ""), ("dcgmi", "")];
+    let no_pause = ("systemctl", "case \"$*\" in *.timer) exit 3;; esac");
+    let active = [no_pause, ("systemd-run", ""), ("dcgmi", "")];
     let expected = [
         "systemctl is-active --quiet nvidia-dcgm.service",
-        "systemctl stop gpufrac-dcgm-resume.timer",
-        "systemd-run --quiet --collect --unit=gpufrac-dcgm-resume --on-active=20s dcgmi profile --resume",
+        "systemctl is-active --quiet gpufrac-dcgm-resume.timer",
+        "systemd-run --quiet --collect --unit=gpufrac-dcgm-resume --on-active=20s --timer-property=AccuracySec=1s dcgmi profile --resume",
         "dcgmi profile --pause",
     ];
     assert_eq!(
         run("dcgm-pause", "0", &active),
         (expected.map(str::to_owned).into(), Some(0))
     );
+    // A further pause ends with the first one.
+    let paused = [("systemctl", ""), ("systemd-run", ""), ("dcgmi", "")];
+    let (calls, _) = run("dcgm-pause", "0", &paused);
+    assert_eq!(calls[2..], expected[3..]);
     // Without an end there is no pause.
-    let no_timer = [("systemctl", ""), ("systemd-run", "exit 1"), ("dcgmi", "")];
+    let no_timer = [no_pause, ("systemd-run", "exit 1"), ("dcgmi", "")];
     let (calls, status) = run("dcgm-pause", "0", &no_timer);
     assert!(
         !calls.iter().any(|call| call.starts_with("dcgmi")),
