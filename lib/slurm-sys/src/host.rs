@@ -55,13 +55,13 @@ pub fn takes_core_spec() -> bool {
     })
 }
 
-/// Whether Slurm gives all memory of a node to a job that names none (no `DefMemPerCPU`, no `DefMemPerNode`).
+/// The cluster's `DefMemPerCPU` or `DefMemPerNode`, in the form of a job's `pn_min_memory`; 0 for all memory of a node.
+/// None outside Slurm's programs.
 #[must_use]
-pub fn gives_all_memory() -> bool {
-    slurm_conf().is_some_and(|slurm_conf| {
-        // SAFETY: as in `slurm_conf_read_at`.
-        unsafe { ptr::read_volatile(&raw const (*slurm_conf).def_mem_per_cpu) == 0 }
-    })
+pub fn default_memory() -> Option<u64> {
+    // SAFETY: as in `slurm_conf_read_at`.
+    slurm_conf()
+        .map(|slurm_conf| unsafe { ptr::read_volatile(&raw const (*slurm_conf).def_mem_per_cpu) })
 }
 
 /// Whether this process is a slurmctld that `scontrol reconfigure` has just started to replace a running one.

@@ -79,7 +79,7 @@ impl Texts {
             cpus_per_task: number16(job.cpus_per_task),
             cpus_per_node: number16(job.pn_min_cpus),
             memory: memory(job.pn_min_memory),
-            gets_all_memory: host::gives_all_memory(),
+            default_memory: host::default_memory().and_then(memory),
             per_gpu: None,
             min_nodes: number(job.min_nodes),
             max_nodes: number(job.max_nodes),

@@ -109,7 +109,8 @@ pub(super) const PARTITION: Table<PartitionRules> = Table {
         /// The most CPUs that a job may have with a GPU, and with a fraction in part. 1 to 65000.
         Example max_cpus_per_gpu: own(values::max_cpus_per_gpu) = 32;
         /// The most memory that a job may have with a GPU, and with a fraction in part. A job that would get all memory
-        /// of its node, because it names none and Slurm has no default, gets this much.
+        /// of its node, because it names none and Slurm has no default, gets this much, and so does one for which the
+        /// default of the cluster is more. The default of a partition is not known.
         Example max_memory_per_gpu: own(values::max_memory_per_gpu) = "120G";
         /// What happens to a job above these ceilings: it is refused with a message that says what it can have, or it
         /// gets the most that it may have, and a message. They hold when a job is submitted: `scontrol update` can give

@@ -52,7 +52,8 @@ impl<'a> Ceilings<'a> {
     /// memory of its node.
     pub(super) fn capped(&self, site: PerGpu, request: &JobRequest<'_>) -> PerGpu {
         let max = self.per_gpu;
-        let gets_all = request.gets_all_memory && request.memory.is_none();
+        let gets_all =
+            request.memory.is_none() && request.default_memory == Some(Memory::PerNode(0));
         let within = |value: u64, max: Option<u64>| max.map_or(value, |max| value.min(max));
         PerGpu {
             cpus: site.cpus.map(|cpus| within(cpus, max.cpus)),
@@ -79,13 +80,15 @@ impl<'a> Ceilings<'a> {
         Ok(())
     }
 
-    /// Compares what the job has with its share against the ceilings; lowers it where the site says so. The second
-    /// value has the amounts that were lowered.
+    /// Compares what the job has with its share against the ceilings; lowers it where the site says so, and where the
+    /// site's own default is above. `per_gpu`: what comes with a GPU. The second value has the amounts that were
+    /// lowered.
     pub(super) fn hold(
         &self,
         request: &JobRequest<'_>,
         option: FractionOption,
         mut share: Share,
+        per_gpu: PerGpu,
     ) -> Result<(Share, PerGpu), Refusal> {
         let most = self.per_gpu.of(self.part);
         let mut lowered = PerGpu::default();
@@ -108,20 +111,30 @@ impl<'a> Ceilings<'a> {
             asked.cpus = most;
             lowered.cpus = Some(most);
         }
-        let memory = share.memory.or(request.memory);
-        if let (Some(most), Some(memory)) = (most.memory, memory) {
+        let named = share.memory.or(request.memory);
+        // Of a node nobody knows how many tasks share it.
+        let is_of_task = |memory: &Memory| {
+            option != FractionOption::TresPerTask || matches!(memory, Memory::PerCpu(_))
+        };
+        let default = request.default_memory.filter(is_of_task);
+        let default = default.filter(|_| per_gpu.memory.is_none());
+        if let (Some(most), Some(memory)) = (most.memory, named.or(default)) {
             let on_node = match memory {
                 Memory::PerNode(0) => None,
                 Memory::PerNode(mib) => Some(mib),
                 Memory::PerCpu(mib) => Some(mib.saturating_mul(asked.cpus)),
             };
             if on_node.is_none_or(|mib| mib > most) {
-                if self.above == AboveMax::Refuse {
+                if self.above == AboveMax::Refuse && named.is_some() {
                     return Err(self.too_much_memory(on_node, most));
                 }
-                share.memory = Some(match memory {
-                    Memory::PerNode(_) => Memory::PerNode(most),
-                    Memory::PerCpu(_) => Memory::PerCpu((most / asked.cpus).max(1)),
+                let is_for_cpus = matches!(memory, Memory::PerCpu(_));
+                // Slurm gives whole cores: memory of a node is exact, whatever CPUs the job gets.
+                let keeps_cpus = named.is_some() || option == FractionOption::TresPerTask;
+                share.memory = Some(if is_for_cpus && keeps_cpus {
+                    Memory::PerCpu((most / asked.cpus).max(1))
+                } else {
+                    Memory::PerNode(most)
                 });
                 lowered.memory = Some(most);
             }

@@ -117,8 +117,9 @@ pub struct JobRequest<'a> {
     /// `--mincpus`.
     pub cpus_per_node: Option<u32>,
     pub memory: Option<Memory>,
-    /// Whether Slurm gives all memory of a node to a job that names none.
-    pub gets_all_memory: bool,
+    /// What the cluster gives to a job that names no memory, where Slurm gives none for a GPU; None where it is not
+    /// known. A partition may give something else.
+    pub default_memory: Option<Memory>,
     /// What Slurm gives for a GPU.
     pub per_gpu: Option<SitePerGpu<'a>>,
     /// The minimum of `--nodes`.

@@ -58,7 +58,8 @@ pub(super) fn of(
             replaces_options: is_replaced,
             ..Share::default()
         };
-        let (mut share, lowered) = ceilings.hold(request, requested.option, brought)?;
+        let (mut share, lowered) =
+            ceilings.hold(request, requested.option, brought, options.or(site))?;
         share.per_gpu = of_file(decision).without(options).without(named);
         return Ok((share, ceilings.note(lowered)));
     }
@@ -68,7 +69,7 @@ pub(super) fn of(
         replaces_options: options != PerGpu::default(),
         ..written(request, requested.option, given)
     };
-    let (held, lowered) = ceilings.hold(request, requested.option, share)?;
+    let (held, lowered) = ceilings.hold(request, requested.option, share, options.or(site))?;
     let notes = notes(
         decision,
         part,

@@ -87,7 +87,13 @@ fn case(line: &str) -> (JobRequest<'_>, &'static [Occasion]) {
             "--mincpus" => request.cpus_per_node = number(),
             "--mem" => request.memory = number().map(|mib| Memory::PerNode(mib.into())),
             "--mem-per-cpu" => request.memory = number().map(|mib| Memory::PerCpu(mib.into())),
-            "--all-memory" => request.gets_all_memory = true,
+            "--all-memory" => request.default_memory = Some(Memory::PerNode(0)),
+            "--def-mem-per-cpu" => {
+                request.default_memory = number().map(|mib| Memory::PerCpu(mib.into()));
+            }
+            "--def-mem-per-node" => {
+                request.default_memory = number().map(|mib| Memory::PerNode(mib.into()));
+            }
             "--slurm" => request.per_gpu = Some(share::OF_SLURM),
             "--burst" => request.burst = number().map(Units),
             other => panic!("{other} in {line}"),

@@ -287,6 +287,36 @@ const FOR_A_GPU: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
+/// Promise (admins): the cluster's default memory gives a fraction no more than the ceiling.
+#[test]
+fn the_default_memory_of_the_cluster_is_held_to_the_ceiling() -> Result<(), LabError> {
+    let ceiling = "[partition.gpu]\nmax_memory_per_gpu = \"16000M\"\n";
+    let lab = Lab::builder()
+        .mig(false)
+        .pools(&format!("{POOL}{ceiling}"))
+        .partition("large", "")
+        .slurm_conf_extra("DefMemPerCPU=5000")
+        .start()?;
+    for (options, name, value) in [
+        (&["--gres=gpufrac:0.25"][..], "MinMemoryNode", "4000M"),
+        (&["--gres=gpufrac:1"], "MinMemoryCPU", "5000M"),
+        (
+            &["--gres=gpufrac:0.25", "--mem=100"],
+            "MinMemoryNode",
+            "100M",
+        ),
+    ] {
+        let args = [&["--hold", "--wrap=true"], options].concat();
+        let job = lab.sbatch(&lab.users()[0], &args)?;
+        assert_eq!(lab.job(job)?.field(name), value, "{options:?}");
+    }
+    lab.command("scancel")
+        .args(["-u", &lab.users()[0].name])
+        .run()?
+        .success()?;
+    lab.expect_nothing_left()
+}
+
 /// Promise (users): a job gets the same CPUs and memory, or the same refusal, from a host with the client's plugin and
 /// from one without.
 #[test]
