@@ -201,7 +201,7 @@ impl GpuRecords {
         let end = newest.map_or(period.until, |time| {
             time.until.clamp(period.since, period.until)
         });
-        balance.pending = (period.until - end) * 100;
+        balance.pending = period.until.min(now).saturating_sub(end) * 100;
         let period = Period {
             until: end,
             ..period
@@ -454,6 +454,7 @@ mod tests {
         let of = |now: u64| audit.balance(PERIOD, now).all;
         let soon = of(2_000);
         assert_eq!((soon.capacity, soon.pending), (50_000, 50_000));
+        assert_eq!(of(1_600).pending, 10_000);
         assert_eq!((soon.busy, soon.down, soon.uncovered), (5_000, 0, 0));
         let late = of(1_500 + RECORDED_WITHIN_S);
         assert_eq!((late.capacity, late.pending), (100_000, 0));
