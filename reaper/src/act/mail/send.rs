@@ -38,7 +38,7 @@ pub enum MailError {
         said: String,
     },
     /// The daemon ended while it sent a mail message.
-    /// Cure: Nothing: the message is sent after the next start.
+    /// Cure: Nothing: a warning also stands in the job's output.
     #[error("the daemon ends")]
     DaemonEnds,
     /// The mail program hangs.
