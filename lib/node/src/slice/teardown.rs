@@ -242,10 +242,6 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
     if let Some(tenants) = Tenants::of(locked, lease)? {
         tenants.leave()?;
         reached("release.daemon_left");
-        if lease.slice.mig().is_some() {
-            // They keep the instance in use.
-            remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
-        }
     }
     let slice = &lease.slice;
     if let Some(mig) = slice.mig()
@@ -257,7 +253,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
     }
     let others = locked.store.others_of_gpu(lease)?;
     match slice.mig() {
-        Some(mig) => dismantle_instance(locked, mig, &others),
+        Some(mig) => dismantle_instance(locked, lease, mig, &others),
         None => {
             if others.is_empty() {
                 compute_mode::restore(locked)?;
@@ -268,9 +264,10 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
     }
 }
 
-/// Destroys an instance, if it exists. `others`: the other leases on the GPU.
+/// Destroys the instance of a lease, if it exists and no other job has it. `others`: the other leases on the GPU.
 fn dismantle_instance(
     locked: &mut LockedGpu<'_>,
+    lease: &Lease,
     mig: &MigSlice,
     others: &[Lease],
 ) -> Result<Found, TeardownError> {
@@ -279,6 +276,8 @@ fn dismantle_instance(
     };
     let users = tenants::users_of_instance(others, instance);
     if users.is_empty() {
+        // MPS has released its clients. Those that are left keep the instance in use.
+        remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
         return dismantle_known(locked, mig, instance);
     }
     let caps = InstanceCaps::of(instance);
