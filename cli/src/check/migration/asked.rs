@@ -7,7 +7,7 @@ use gpufrac_core::request::{names_fraction, without_mark};
 use gpufrac_slurm_conf::table::Header;
 use gpufrac_slurm_settings::ask_slurm;
 
-use super::request::Request;
+use super::request::{self, Request};
 
 /// A request for GPUs, and who asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,8 +78,9 @@ fn waiting(line: &str, partitions: &BTreeSet<String>, config: &Config) -> Option
     let mut requests = FIELDS.iter().zip(&texts).filter_map(|(field, text)| {
         let items: Vec<&str> = text.split(',').map(without_mark).collect();
         let request = Request::of_option("--gres", &items.join(","))?;
-        let nodes = nodes.parse().ok().filter(|_| *field == PER_JOB);
-        Some(nodes.map_or(request.clone(), |nodes| request.on_node(nodes)))
+        let nodes = if *field == PER_JOB { nodes.parse().unwrap_or(1) } else { 1 };
+        let gres = request::on_node(&request.gres, nodes);
+        Some(Request { gres, ..request })
     });
     let asked = Asked {
         user: (*user).to_owned(),

@@ -93,18 +93,6 @@ impl Request {
         Some(Request { gres, ..said })
     }
 
-    /// Of a request for all nodes of a job the part of one; nodes whose GPUs differ in number show nothing better than
-    /// the sum.
-    pub fn on_node(mut self, nodes: u64) -> Request {
-        let items = self.gres.split(',').map(|item| {
-            let count = item.rsplit_once([':', '=']);
-            let part = count.and_then(|(name, count)| Some((name, part(count, nodes)?)));
-            part.map_or(item.to_owned(), |(name, count)| format!("{name}:{count}"))
-        });
-        self.gres = items.collect::<Vec<_>>().join(",");
-        self
-    }
-
     /// The request by what accounting counted: `cpu=1,gres/gpu:h100=2,gres/gpu=2,node=2`, for all nodes together. Types
     /// say more than the sum.
     pub fn of_tres(tres: &str) -> Option<Request> {
@@ -129,11 +117,7 @@ impl Request {
             .map(|(name, count)| format!("{name}:{count}"))
             .collect();
         let is_fraction = items.iter().any(|(name, _)| request::names_fraction(name));
-        let sum = Request {
-            text: String::new(),
-            gres: named.join(","),
-        };
-        let Request { gres, .. } = sum.on_node(nodes.unwrap_or(1));
+        let gres = on_node(&named.join(","), nodes.unwrap_or(1));
         (!named.is_empty() && !is_fraction).then(|| Request {
             text: format!("--gres={gres}"),
             gres,
@@ -141,10 +125,18 @@ impl Request {
     }
 }
 
-/// A count divided by a number of nodes.
-fn part(count: &str, nodes: u64) -> Option<u64> {
-    let count: u64 = count.parse().ok()?;
-    (nodes > 0 && count.is_multiple_of(nodes)).then(|| count / nodes)
+/// Of a list of GRES for all nodes of a job the part of one; nodes whose GPUs differ in number show nothing better than
+/// the sum.
+pub fn on_node(gres: &str, nodes: u64) -> String {
+    let part = |item: &str| {
+        let (name, count) = item.rsplit_once([':', '='])?;
+        let count: u64 = count.parse().ok()?;
+        let divides = nodes > 0 && count.is_multiple_of(nodes);
+        divides.then(|| format!("{name}:{}", count / nodes))
+    };
+    let items = gres.split(',');
+    let items = items.map(|item| part(item).unwrap_or_else(|| item.to_owned()));
+    items.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
