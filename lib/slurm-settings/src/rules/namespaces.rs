@@ -4,7 +4,6 @@ use std::path::Path;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
-use gpufrac_core::mechanism::Mechanism;
 use gpufrac_slurm_conf::LinePosition;
 
 use crate::Settings;
@@ -41,10 +40,7 @@ pub(super) fn shared_memory(settings: &Settings, config: &Config, found: &mut Ve
     let keys = ["NamespaceType", "JobContainerType"];
     let plugin = keys.iter().find_map(|key| settings.value(key));
     let has_own = |plugin: &str| plugin.ends_with("/tmpfs") || plugin.ends_with("/linux");
-    let has_mps = config
-        .pools
-        .iter()
-        .any(|pool| matches!(pool.mechanism, Mechanism::Mps | Mechanism::MigMps));
+    let has_mps = config.pools.iter().any(|pool| pool.mechanism.uses_mps());
     if !has_mps || !plugin.is_some_and(has_own) {
         return;
     }
