@@ -94,9 +94,11 @@ fn close(step: &Path, mount: &Path, own: &LoadedProgram) -> Result<(), DevCgroup
     for (program, about) in &present {
         let may_be_old = [NAME, SLURMS_NAME].contains(&about.name.as_str());
         if may_be_old && wanted.iter().all(|(_, other)| other != about) {
-            program
-                .detach(&group)
-                .map_err(failed("detaching an old program from"))?;
+            match program.detach(&group) {
+                // Another step of the job that begins has detached it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                done => done.map_err(failed("detaching an old program from"))?,
+            }
         }
     }
     Ok(())
@@ -470,6 +472,7 @@ mod tests {
             closed("sEKNKTV3WPV500/step_batch")
         );
         assert_eq!(opens(named), Vec::<u32>::new());
+        scope.group("job_9/step_extern");
         // Its extern step could not be closed when it began, and is closed with the next step.
         let special = "sEKNKTV3WPV500/step_extern/user/task_special";
         assert_eq!(opens(special).len(), 8);
@@ -481,6 +484,18 @@ mod tests {
             assert_eq!(fence(other, JobId(7), &all), None);
             assert_eq!(opens(other), [0, 1, 2, 3, 4, 5, 6, 7]);
         }
+        // Steps with other devices that begin at the same time replace each other's program of the extern step.
+        std::thread::scope(|threads| {
+            for step in 0..4 {
+                let fence = &fence;
+                threads.spawn(move || {
+                    let task = format!("job_9/step_{step}/user/task_0");
+                    for round in 0..50 {
+                        fence(&task, JobId(9), &[rule(step), rule(4 + round % 4)]);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
