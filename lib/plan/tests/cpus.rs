@@ -216,6 +216,10 @@ fn pieces_bring_their_part_of_what_a_gpu_brings() {
             "on gn[1-2] 8 GPUs make 56 pieces of 1/7, which fit side by side",
         ),
         (
+            "DefCpuPerGPU=7\nPartitionName=old Nodes=gn1 DefCpuPerGPU=7",
+            "on gn[1-2] 8 GPUs make 56 pieces of 1/7, which fit side by side",
+        ),
+        (
             "DefCpuPerGPU=8",
             "on gn[1-2] 8 GPUs make 56 pieces of 1/7; 64 CPUs at 2 each end at 32",
         ),

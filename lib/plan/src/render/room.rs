@@ -30,6 +30,8 @@ pub(super) fn lines(candidate: Candidate, model: &Model, cluster: &Cluster) -> V
         }
     }
     let line = |(words, mut nodes): (String, Vec<String>)| {
+        // A node can be in several partitions. `gn9` stands before `gn10`.
+        nodes.sort_by(|one, other| (one.len(), one).cmp(&(other.len(), other)));
         nodes.dedup();
         format!("on {} {words}", hostlist::short(&nodes))
     };
@@ -62,12 +64,11 @@ fn pieces(
 impl Pieces {
     /// `8 GPUs make 56 pieces of 0.125; 64 CPUs at 2 each end at 32`
     fn words(&self, node: &ClusterNode) -> String {
-        let made = format!(
-            "{} GPUs make {} pieces of {}",
-            node.gpus,
-            self.count,
-            self.size.ratio()
-        );
+        let gpus = match node.gpus {
+            1 => "1 GPU makes".to_owned(),
+            several => format!("{several} GPUs make"),
+        };
+        let made = format!("{gpus} {} pieces of {}", self.count, self.size.ratio());
         let cpus = node.cpus.map(u64::from);
         let limits = [
             (cpus, self.each.cpus, "CPUs"),
