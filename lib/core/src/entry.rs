@@ -56,13 +56,13 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     /// slurmctld and the node have different builds of gpufrac.
-    /// Cure: Install the same packages on both.
+    /// Cure: Install the same packages on both; then release the job.
     #[error(
         "entry {text:?} is of an unknown version; controller and nodes must run the same gpufrac"
     )]
     Version { text: String },
     /// The entry that job_submit wrote was damaged, or written by another build.
-    /// Cure: Install the same packages on both; submit the job again.
+    /// Cure: Install the same packages on both; then release the job.
     #[error(
         "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task, :idle=long and :burst=75"
     )]

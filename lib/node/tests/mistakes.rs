@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use common::program::Program;
 use common::{Ended, Job, World, job, ready};
 use gpufrac_core::lease::{LeaseState, VERSION};
+use gpufrac_node::state::stuck;
 use nvidia_ml::disturb::What;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
@@ -283,6 +284,8 @@ fn a_lease_of_a_newer_build_drains_nothing() {
         // Its place is not known: another job waits elsewhere.
         world.slurm_knows(two);
         world.prolog(two).ok().says("requeued");
+        // The daemon would drain a node that is lost for long.
+        assert_eq!(stuck::list(&world.node()).unwrap(), []);
         // Its own epilog leaves it to the build that can read it.
         world
             .epilog(one)

@@ -497,12 +497,12 @@ fn a_full_file_system_requeues_the_job() {
     assert_eq!(denied.reaction(), Reaction::Drain);
 }
 
-/// A user's forged entry is read strictly, and at most refuses the job.
+/// An entry that this build cannot read is of another build, or forged: no job is lost, and no node.
 #[test]
-fn a_forged_entry_ends_the_job_at_most() {
+fn an_entry_of_another_build_holds_the_job_at_most() {
     for text in ["units=100", "v2:units=5", "v1:units=0:mech=mig", ""] {
         let error = text.parse::<Entry>().unwrap_err();
-        assert_eq!(CarveError::Entry(error).reaction(), Reaction::Refuse);
+        assert_eq!(CarveError::Entry(error).reaction(), Reaction::Hold);
     }
 }
 

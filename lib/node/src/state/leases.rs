@@ -50,6 +50,12 @@ impl StoreError {
         }
     }
 
+    /// Whether only a newer build can read the lease. The node has no fault: an older build runs on it for a while.
+    #[must_use]
+    pub fn is_of_newer_build(&self) -> bool {
+        matches!(self, StoreError::Lease { source, .. } if source.is_of_newer_build())
+    }
+
     /// The cure for an admin.
     #[must_use]
     pub fn fix(&self) -> String {
@@ -69,10 +75,7 @@ impl Caused for StoreError {
     fn facts(&self) -> Facts {
         match self {
             StoreError::File(error) => error.facts(),
-            // The node has no fault: an older build runs on it for a while.
-            StoreError::Lease { source, .. } if source.is_of_newer_build() => {
-                Facts::passes(Cause::Root)
-            }
+            error if error.is_of_newer_build() => Facts::passes(Cause::Root),
             StoreError::Lease { source, .. } => source.facts(),
             StoreError::Absent { .. } | StoreError::WrongJob { .. } => Facts::lasts(Cause::Root),
         }

@@ -474,13 +474,18 @@ impl CarveError {
             | CarveError::Ambiguous { .. }
             | CarveError::Allocated { .. }
             | CarveError::NodeAndTask { .. } => new(Hold, User),
-            CarveError::Entry(_)
-            | CarveError::SeveralDevices { .. }
+            // An admin downgrades the cluster, or upgrades it in another order.
+            CarveError::Entry(_) => new(Hold, Root)
+                .elsewhere()
+                .cure("install the same packages on slurmctld's host and the nodes; then release the job"),
+            CarveError::SeveralDevices { .. }
             | CarveError::NoDevice
             | CarveError::Mechanism { .. }
             | CarveError::NoSize { .. }
             | CarveError::TooSmall { .. } => new(Refuse, User),
             CarveError::Record(error) => Verdict::of(error).loses(Node),
+            // The node works for all jobs when the leases of that build have ended.
+            CarveError::Store(error) if error.is_of_newer_build() => Verdict::of(error),
             CarveError::Store(error) => Verdict::of(error).loses(Node),
             CarveError::File(error) => Verdict::of(error).loses(Node),
             // The queue moves.
