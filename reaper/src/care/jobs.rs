@@ -99,7 +99,7 @@ impl Jobs {
 fn change(slurm: &dyn NodeControl, node: &Node, change: Change) -> Result<Vec<Way>, JobsError> {
     match slurm.change(&node.name, change)? {
         Changed::Jobs(ways) => Ok(ways),
-        Changed::Node(_) | Changed::Reserved(_) => Ok(Vec::new()),
+        Changed::Node(_) | Changed::Reserved(_) | Changed::Preempts => Ok(Vec::new()),
     }
 }
 

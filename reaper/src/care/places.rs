@@ -1,6 +1,7 @@
 //! Places of this node that cannot be freed or used.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::Duration;
 
 use gpufrac_core::config::{Device, WhenStuck};
@@ -68,7 +69,11 @@ impl Places {
         let mut failing = stuck::list(node)?;
         failing.retain(Stuck::fails);
         if failing.is_empty() {
-            *self = Places::default();
+            // The pause of a search stays: a device that rests and fails again has as little room as before.
+            *self = Places {
+                search: mem::take(&mut self.search),
+                ..Places::default()
+            };
         } else if self.run_hooks(node, &failing, now, log) || is_due(self.tried, now, BETWEEN_TRIES)
         {
             self.tried = Some(now);
@@ -196,6 +201,11 @@ impl Places {
                                 slurm.act(job, 0, vec![SlurmAction::Cancel])?;
                                 return Err(error.into());
                             }
+                        }
+                        Ok(Changed::Preempts) => {
+                            self.search.pause(now);
+                            // A job of root could end users' jobs, and lose the units to one. Cure: Nothing.
+                            log.info("Slurm preempts jobs here, so no job of root takes the units of a stuck place; each job that starts there goes to another node");
                         }
                         Ok(_) => {}
                         Err(error) => {

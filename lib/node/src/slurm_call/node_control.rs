@@ -23,7 +23,8 @@ pub enum Change {
     Undrain(String),
     /// Changes nothing: asks whether the node is to have no more jobs, because an admin drains or reboots it.
     AskIfEmptied,
-    /// Submits a job of root that takes units of a device out of Slurm's count.
+    /// Submits a job of root that takes units of a device out of Slurm's count, unless Slurm could preempt a job for it
+    /// or it for a job.
     Reserve {
         /// A partition of the node.
         partition: String,
@@ -43,6 +44,8 @@ pub enum Changed {
     Node(bool),
     /// The submitted job.
     Reserved(JobId),
+    /// No job was submitted, because Slurm preempts jobs here.
+    Preempts,
 }
 
 /// The way of a job that the node gave back.
@@ -88,6 +91,7 @@ pub(super) fn carry_out(
         }
         Change::Undrain(reason) => client.undrain(node, &reason).map(Changed::Node),
         Change::AskIfEmptied => client.is_emptied(node).map(Changed::Node),
+        Change::Reserve { .. } if client.preempts() != Some(false) => Ok(Changed::Preempts),
         Change::Reserve {
             partition,
             gres,

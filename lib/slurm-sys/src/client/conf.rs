@@ -47,6 +47,14 @@ impl Client {
         })
     }
 
+    /// Whether jobs can end or stop others (`PreemptType`). None if this release does not export its configuration.
+    #[must_use]
+    pub fn preempts(&self) -> Option<bool> {
+        // SAFETY: texts of libslurm's configuration are NULL or NUL-terminated.
+        let kind = unsafe { text::read(self.slurm_conf()?.preempt_type) };
+        Some(kind.is_some_and(|kind| kind != "preempt/none"))
+    }
+
     /// The time limits of Prolog and Epilog. None if this release does not export its configuration.
     #[must_use]
     pub fn hook_limits(&self) -> Option<HookLimits> {

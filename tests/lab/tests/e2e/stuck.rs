@@ -171,6 +171,31 @@ fn the_units_of_a_stuck_place_are_taken_from_slurm() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (admins): where Slurm preempts jobs, no job of root takes the units of a stuck place: it could end users'
+/// jobs.
+#[test]
+fn no_job_of_root_takes_units_where_slurm_preempts() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .gpus("H100-80", 1)
+        .reaper(REAPER)
+        .slurm_conf_extra("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE")
+        .start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    stick(&lab, user, node, &["0.25"])?;
+    lab.wait("the daemon says why", 90 * SECOND, || {
+        let log = lab.reaper_log(node)?;
+        Ok(log.contains("Slurm preempts jobs here").then_some(()))
+    })?;
+    let submitted = lab.jobs()?.into_iter();
+    let mut of_root = submitted.filter(|job| job.field("JobName") == "gpufrac-stuck");
+    assert!(of_root.next().is_none());
+    free(&lab, node)?;
+    lab.wait("the place is free", 60 * SECOND, || {
+        Ok(lab.leases(node)?.is_empty().then_some(()))
+    })?;
+    lab.expect_nothing_left()
+}
+
 /// The nodes that a user excludes stay excluded, and gpufrac's own is taken off the list.
 #[test]
 fn arrays_and_jobs_of_several_nodes_leave_a_node() -> Result<(), LabError> {
