@@ -115,10 +115,7 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
     })
 }
 
-/// Checks that Slurm's files could be read.
-///
-/// # Errors
-/// One of them is not UTF-8 text.
+/// Checks that Slurm's files could be read. Errors: one of them is not UTF-8 text.
 pub fn are_text(settings: &Settings) -> Result<(), CliError> {
     settings.not_text.first().map_or(Ok(()), |path| {
         Err(CliError::Read {
@@ -145,9 +142,7 @@ pub fn gpus_of(node: &Node) -> Option<Vec<HostGpu>> {
 }
 
 /// Says which nodes are taken to have as many GPUs as this one.
-///
-/// # Errors
-/// The number of GPUs of a node is not known, or two facts do not agree about it.
+/// Errors: the number of GPUs of a node is not known, or two facts do not agree about it.
 fn count(settings: &Settings, config: &Config) -> Result<(), CliError> {
     let mut assumed: Vec<String> = Vec::new();
     for name in config.pools.iter().flat_map(|pool| pool.nodes.names()) {
@@ -204,10 +199,7 @@ fn show(changes: &[Change], is_all: bool) {
     println!();
 }
 
-/// Tries the changes with the Slurm of this host.
-///
-/// # Errors
-/// Slurm speaks against them.
+/// Tries the changes with the Slurm of this host. Errors: Slurm speaks against them.
 fn attempt(
     settings: &Settings,
     changes: &[Change],
@@ -277,10 +269,7 @@ fn print_section(title: &str, sentences: &[String]) {
     }
 }
 
-/// Checks that no node has GPUs of several models.
-///
-/// # Errors
-/// Slurm counts GPUs of several Types on a node.
+/// Checks that no node has GPUs of several models. Errors: Slurm counts GPUs of several Types on a node.
 fn of_one_type(settings: &Settings, node: &Node, nodes: &str) -> Result<(), CliError> {
     for name in hostlist(nodes)?.names() {
         let types = gpu_count::types(settings, &node.config, name);

@@ -126,7 +126,6 @@ impl NodeFiles {
     }
 
     /// With files for the user alone. They are written less often than those for all, and count unless they are stale.
-    #[must_use]
     pub fn with_own(self, own: Vec<FileOrFolder>) -> NodeFiles {
         NodeFiles { own, ..self }
     }

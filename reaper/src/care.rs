@@ -49,10 +49,7 @@ pub enum CareError {
 }
 
 /// Starts the thread, which runs until this process ends. `config`: the path of the configuration, which is read again
-/// for each failure. `put_back`: counts the jobs that the node gave back.
-///
-/// # Errors
-/// The folders cannot be watched.
+/// for each failure. `put_back`: counts the jobs that the node gave back. Errors: the folders cannot be watched.
 pub fn follow(config: &Path, node: &Node, put_back: Arc<AtomicU64>) -> Result<(), CareError> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK);
     let inotify = inotify.map_err(io::Error::from)?;

@@ -47,10 +47,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts with the state that an earlier run of the daemon saved.
-    ///
-    /// # Errors
-    /// The saved state cannot be read.
+    /// Starts with the state that an earlier run of the daemon saved. Errors: the saved state cannot be read.
     pub fn start(
         node: Node,
         outside: Outside,

@@ -44,9 +44,7 @@ pub struct Outside {
 
 impl Outside {
     /// The real implementations for this machine. `put_back`: of [`crate::care::follow`].
-    ///
-    /// # Errors
-    /// A folder cannot be created, or others than root can change it.
+    /// Errors: a folder cannot be created, or others than root can change it.
     pub fn of(node: &Node, put_back: Arc<AtomicU64>) -> Result<Outside, FileError> {
         let log = JobLog::reaper();
         let witness = Witness::follow(&node.run, SlurmProcess).unwrap_or_else(|error| {

@@ -36,7 +36,6 @@ pub struct Pages {
 
 impl Pages {
     /// The pages of a configuration; None if another host writes them. `before`: those of the configuration before.
-    #[must_use]
     pub fn follow(before: Option<Pages>, settings: Option<Settings>) -> Option<Pages> {
         let settings = settings.filter(|settings| settings.web.host == settings.node)?;
         if let Some(pages) = before.filter(|pages| pages.settings == settings) {

@@ -26,9 +26,7 @@ pub enum Wake {
 }
 
 /// Blocks the signals that a [`Waiter`] waits for, in this thread and in threads that it starts.
-///
-/// # Errors
-/// The kernel refuses.
+/// Errors: the kernel refuses.
 pub fn block_signals() -> io::Result<SigSet> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -38,10 +36,7 @@ pub fn block_signals() -> io::Result<SigSet> {
     Ok(signals)
 }
 
-/// Waits for one of the blocked signals; `each` is called at each `period` of waiting.
-///
-/// # Errors
-/// The kernel refuses.
+/// Waits for one of the blocked signals; `each` is called at each `period` of waiting. Errors: the kernel refuses.
 pub fn signal(signals: &SigSet, period: Duration, mut each: impl FnMut()) -> io::Result<Signal> {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let signals = SignalFd::with_flags(signals, flags)?;
@@ -78,9 +73,7 @@ pub struct Waiter {
 
 impl Waiter {
     /// Takes the blocked signals, and watches the folder of leases.
-    ///
-    /// # Errors
-    /// The folder does not exist; `gpufrac node-setup` creates it.
+    /// Errors: the folder does not exist; `gpufrac node-setup` creates it.
     pub fn new(signals: SigSet, leases: &Path) -> io::Result<Waiter> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let changes = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;

@@ -26,9 +26,7 @@ pub(crate) struct AttackArguments {
 }
 
 /// Runs all attacks, and prints what each reached, drained and lost.
-///
-/// # Errors
-/// An attack reached, drained or lost something.
+/// Errors: an attack reached, drained or lost something.
 pub(crate) fn run(arguments: &AttackArguments) -> Result<()> {
     let path = root().join(TABLE);
     if path.exists() {

@@ -23,9 +23,7 @@ pub(crate) struct MistakesArguments {
 }
 
 /// Makes all mistakes, and prints the outcome of each.
-///
-/// # Errors
-/// gpufrac did not name a mistake, or something was lost or had no cure.
+/// Errors: gpufrac did not name a mistake, or something was lost or had no cure.
 pub(crate) fn run(arguments: &MistakesArguments) -> Result<()> {
     let path = root().join(TABLE);
     if path.exists() {

@@ -45,14 +45,12 @@ pub struct Setting {
 
 impl Setting {
     /// Sets a variable.
-    #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Setting {
         self.variables.insert(name.to_owned(), value.into());
         self
     }
 
     /// With `CUDA_VISIBLE_DEVICES`.
-    #[must_use]
     pub fn on(device: &str) -> Setting {
         let setting = Setting::default().with("CUDA_VISIBLE_DEVICES", device);
         setting.with("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -74,10 +72,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts a client.
-    ///
-    /// # Errors
-    /// The process cannot be started, or its control group cannot be made.
+    /// Starts a client. Errors: the process cannot be started, or its control group cannot be made.
     pub fn start(program: &Program, setting: &Setting) -> Result<Client, Failure> {
         let mut command = Command::new(&program.path);
         command
@@ -129,64 +124,46 @@ impl Client {
         Ok(client)
     }
 
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Initialises CUDA and lists the devices. No memory of a GPU is used.
-    ///
-    /// # Errors
-    /// CUDA's answer, 100 (`CUDA_ERROR_NO_DEVICE`) without a device; or the process.
+    /// Errors: CUDA's answer, 100 (`CUDA_ERROR_NO_DEVICE`) without a device; or the process.
     pub fn list_devices(&mut self) -> Result<Seen, Failure> {
         self.ask(&Order::Look)
     }
 
-    /// Makes a context on the first device, and loads the kernels.
-    ///
-    /// # Errors
-    /// CUDA's answer, or the process.
+    /// Makes a context on the first device, and loads the kernels. Errors: CUDA's answer, or the process.
     pub fn begin(&mut self) -> Result<Begun, Failure> {
         self.ask(&Order::Begin)
     }
 
-    /// Waits further for the answer of [`Client::begin`], which was silent.
-    ///
-    /// # Errors
-    /// CUDA's answer, or the process.
+    /// Waits further for the answer of [`Client::begin`], which was silent. Errors: CUDA's answer, or the process.
     pub fn begun_late(&mut self) -> Result<Begun, Failure> {
         self.answer(self.limit)
     }
 
     /// Counts the multiprocessors on which blocks run. Needs a context, as all that follow except [`Client::open`].
-    ///
-    /// # Errors
-    /// CUDA's answer, or the process.
+    /// Errors: CUDA's answer, or the process.
     pub fn blocks(&mut self) -> Result<u32, Failure> {
         self.ask(&Order::Blocks)
     }
 
     /// Looks for the largest allocation.
-    ///
-    /// # Errors
-    /// CUDA's answer, other than that there is too little memory; or the process.
+    /// Errors: CUDA's answer, other than that there is too little memory; or the process.
     pub fn largest(&mut self) -> Result<Largest, Failure> {
         self.ask(&Order::Largest)
     }
 
     /// Allocates MiB of memory until the end of the process.
-    ///
-    /// # Errors
-    /// CUDA's answer, 2 (`CUDA_ERROR_OUT_OF_MEMORY`) if there is too little; or the process.
+    /// Errors: CUDA's answer, 2 (`CUDA_ERROR_OUT_OF_MEMORY`) if there is too little; or the process.
     pub fn hold(&mut self, mib: u64) -> Result<(), Failure> {
         self.ask(&Order::Hold(mib))
     }
 
     /// Starts a computation on the whole device, and returns after its first kernels. [`Client::finish`] must follow
-    /// before the next order.
-    ///
-    /// # Errors
-    /// CUDA's answer, or the process.
+    /// before the next order. Errors: CUDA's answer, or the process.
     pub fn start_computing(&mut self, time: Duration) -> Result<(), Failure> {
         let started = self.ask(&Order::Compute(time.as_secs_f64()));
         // A client that failed gives no second answer; `finish` then waits no longer than for any other.
@@ -194,44 +171,30 @@ impl Client {
         started
     }
 
-    /// Waits for the end of the computation.
-    ///
-    /// # Errors
-    /// CUDA's answer to the first kernel that failed, or the process.
+    /// Waits for the end of the computation. Errors: CUDA's answer to the first kernel that failed, or the process.
     pub fn finish(&mut self) -> Result<Computed, Failure> {
         let time = std::mem::take(&mut self.computing);
         self.answer(time + self.limit)
     }
 
-    /// Computes for some time.
-    ///
-    /// # Errors
-    /// CUDA's answer, or the process.
+    /// Computes for some time. Errors: CUDA's answer, or the process.
     pub fn compute(&mut self, time: Duration) -> Result<Computed, Failure> {
         self.start_computing(time)?;
         self.finish()
     }
 
     /// Writes to an address without memory, which ends the context.
-    ///
-    /// # Errors
-    /// CUDA's answer, 700 (`CUDA_ERROR_ILLEGAL_ADDRESS`); or the process. No error is the surprise.
+    /// Errors: CUDA's answer, 700 (`CUDA_ERROR_ILLEGAL_ADDRESS`); or the process. No error is the surprise.
     pub fn fault(&mut self) -> Result<(), Failure> {
         self.ask(&Order::Fault)
     }
 
-    /// Runs a short kernel.
-    ///
-    /// # Errors
-    /// CUDA's answer, or the process.
+    /// Runs a short kernel. Errors: CUDA's answer, or the process.
     pub fn work(&mut self) -> Result<(), Failure> {
         self.ask(&Order::Work)
     }
 
-    /// Opens a file and closes it.
-    ///
-    /// # Errors
-    /// The process; that the file was not opened is an answer.
+    /// Opens a file and closes it. Errors: the process; that the file was not opened is an answer.
     pub fn open(&mut self, path: &Path, write: bool) -> Result<Opened, Failure> {
         self.ask(&Order::Open(path.to_owned(), write))
     }

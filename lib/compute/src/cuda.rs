@@ -68,10 +68,7 @@ macro_rules! call {
 }
 
 impl Driver {
-    /// Loads `libcuda.so.1` and initialises it.
-    ///
-    /// # Errors
-    /// There is no such library, or CUDA's answer.
+    /// Loads `libcuda.so.1` and initialises it. Errors: there is no such library, or CUDA's answer.
     pub fn start() -> Result<Driver, Failure> {
         // SAFETY: the driver's library has no preconditions for its initialisers.
         let library = unsafe { Library::new("libcuda.so.1") };

@@ -40,10 +40,7 @@ pub struct Group {
 
 impl Group {
     /// Moves a process into a new group and closes devices to it, as the SPANK plugin does for a job's step: by rules
-    /// of version 1 if its hierarchy is mounted, otherwise by a program of version 2.
-    ///
-    /// # Errors
-    /// The kernel refused.
+    /// of version 1 if its hierarchy is mounted, otherwise by a program of version 2. Errors: the kernel refused.
     pub fn around(pid: u32, closed: &Closed) -> Result<Group, GroupError> {
         let failed = |action, path: &Path| {
             let path = path.to_owned();

@@ -65,7 +65,6 @@ pub enum Failure {
 
 impl Failure {
     /// CUDA's number; None for other failures.
-    #[must_use]
     pub fn code(&self) -> Option<i32> {
         match self {
             Failure::Cuda { code, .. } => Some(*code),
@@ -139,13 +138,11 @@ pub struct Opened {
 
 impl Opened {
     /// Whether permissions or the device control group forbid it (EPERM, EACCES).
-    #[must_use]
     pub fn is_denied(self) -> bool {
         matches!(self.errno, Some(1 | 13))
     }
 
     /// Whether there is no such file (ENOENT).
-    #[must_use]
     pub fn is_missing(self) -> bool {
         self.errno == Some(2)
     }

@@ -40,10 +40,7 @@ const OPERATIONS: f64 = WHOLE.blocks as f64 * WHOLE.threads as f64 * ROUNDS as f
 type OrderResult = Result<Value, Failure>;
 
 /// Obeys the orders on stdin until its end. The process must have no other task, and dies with the thread that started
-/// it.
-///
-/// # Errors
-/// stdin or stdout cannot be used.
+/// it. Errors: stdin or stdout cannot be used.
 pub fn serve() -> io::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     let mut worker = Worker::default();

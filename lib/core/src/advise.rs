@@ -148,7 +148,6 @@ pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
 
 impl Advice {
     /// How many pieces of the smallest size a GPU makes, and this size; None where jobs get whole GPUs alone.
-    #[must_use]
     pub fn smallest_pieces(&self) -> Option<(u32, Fraction)> {
         let size = self.config.pools.first()?.layout.menu.first()?;
         let devices = self.config.devices_of_node("gn01", 1).into_iter();
@@ -157,7 +156,6 @@ impl Advice {
     }
 
     /// The table of the pool, as text for gpufrac.toml.
-    #[must_use]
     pub fn pool(&self, place: &PoolLocation<'_>) -> String {
         let PoolLocation { pool, nodes, .. } = place;
         let mut text = format!("[pool.{pool}]\n{}", self.keys);

@@ -78,25 +78,21 @@ impl FromStr for CountName {
 }
 
 impl CountName {
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Whether Slurm counts by the name that users write.
-    #[must_use]
     pub fn is_default(&self) -> bool {
         self.0 == DEFAULT
     }
 
     /// The names of GRES that slurm.conf must list in `GresTypes`.
-    #[must_use]
     pub fn gres_types(&self) -> [&str; 3] {
         ["gpu", "shard", &self.0]
     }
 
     /// A text of Slurm's with `gpufrac` in place of the name, in whatever letters.
-    #[must_use]
     pub fn read<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_default() {
             Cow::Borrowed(text)
@@ -106,7 +102,6 @@ impl CountName {
     }
 
     /// A text of gpufrac's with the name in place of `gpufrac`.
-    #[must_use]
     pub fn written<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_default() {
             Cow::Borrowed(text)

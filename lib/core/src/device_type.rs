@@ -10,10 +10,7 @@ use crate::pool::Pool;
 /// `whole`. `all` are the pools of the configuration.
 ///
 /// Returns None if no other device can be given. `any`: a job of one of the partitions may also get devices of the
-/// others.
-///
-/// # Errors
-/// A pool whose devices the jobs could get in spite of every Type.
+/// others. Errors: a pool whose devices the jobs could get in spite of every Type.
 pub(crate) fn of_pools<'a>(
     all: &'a [Pool],
     partitions: &[&str],

@@ -48,7 +48,6 @@ impl Finding {
     }
 
     /// The finding, where it keeps no node from making slices.
-    #[must_use]
     pub fn as_warning(self) -> Finding {
         let severity = Severity::Warning;
         Finding { severity, ..self }

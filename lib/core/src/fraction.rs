@@ -271,7 +271,6 @@ impl Units {
     }
 
     /// The units on each GPU of a job with these units.
-    #[must_use]
     pub fn of_each_gpu(self) -> Units {
         self.min(Units::WHOLE)
     }

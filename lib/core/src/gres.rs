@@ -72,7 +72,6 @@ impl GresLines {
     ///   Slurm forgets the Type that a job asked for and refuses the steps of the job.
     /// - A device that is only lent whole has one share, which is smaller than any fraction: if a Type has no share,
     ///   Slurm since 23.11 refuses the node (`gres/shard type (whole) reported but not configured`).
-    #[must_use]
     pub fn of(
         devices: &[Device<'_>],
         folder: &Path,
@@ -130,7 +129,6 @@ impl GresLines {
     }
 
     /// The lines of gres.conf for `nodes` (a hostlist), in the order by which Slurm numbers the devices.
-    #[must_use]
     pub fn gres_conf(&self, nodes: &str) -> Vec<String> {
         self.gres_conf.iter().map(|line| line.text(nodes)).collect()
     }

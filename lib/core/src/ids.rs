@@ -55,7 +55,6 @@ impl UserId {
 
 impl GpuIndex {
     /// The position in a list of all GPUs of the node in NVML's order.
-    #[must_use]
     pub fn position(self) -> usize {
         self.0 as usize
     }

@@ -25,7 +25,6 @@ pub use state::LeaseState;
 
 /// Whether a text has the form of a SLUID, Slurm's identifier of one run of a job: `s` and 13 digits of Crockford's
 /// base 32 (`sEKNKTV3WPV500`, cgroup.conf(5) of 26.05).
-#[must_use]
 pub fn is_sluid(text: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_uppercase();
     match text.strip_prefix('s') {
@@ -35,7 +34,6 @@ pub fn is_sluid(text: &str) -> bool {
 }
 
 /// The job id in the name of a control group, `job_<id>`.
-#[must_use]
 pub fn id_of_group(name: &str) -> Option<JobId> {
     name.strip_prefix("job_")?.parse().ok()
 }
@@ -86,7 +84,6 @@ pub struct Lease {
 }
 
 /// The job and the number in a lease's name ([`Lease::name`]); None for other texts.
-#[must_use]
 pub fn read_name(text: &str) -> Option<(JobId, u32)> {
     let (job, number) = match text.split_once('.') {
         Some((job, number)) => (job, Some(number)),
@@ -97,7 +94,6 @@ pub fn read_name(text: &str) -> Option<(JobId, u32)> {
 }
 
 /// As [`Lease::name`], for a lease that does not exist yet.
-#[must_use]
 pub fn name(job_id: JobId, number: u32) -> String {
     match number {
         0 => job_id.to_string(),
@@ -108,13 +104,11 @@ pub fn name(job_id: JobId, number: u32) -> String {
 impl Lease {
     /// The name of the lease and of its file, unique on the node: the job's id, with the number behind it for further
     /// slices (`4711.1`).
-    #[must_use]
     pub fn name(&self) -> String {
         name(self.job_id, self.number)
     }
 
     /// Whether `name` is the name of a control group of the job: `job_<id>`, or its SLUID on version 2 from 26.05 on.
-    #[must_use]
     pub fn is_group(&self, name: &str) -> bool {
         self.sluid.as_deref() == Some(name) || id_of_group(name) == Some(self.job_id)
     }
@@ -122,7 +116,6 @@ impl Lease {
     /// Whether a control group on the GPU belongs to this lease's job. `neighbours` are all leases of the GPU, with
     /// this one. Returns None if that is unknown: after an upgrade of Slurm to SLUIDs, further steps of a running job
     /// have groups with a SLUID that its lease does not have.
-    #[must_use]
     pub fn owns_group(&self, name: &str, neighbours: &[&Lease]) -> Option<bool> {
         let is_known = neighbours.iter().any(|lease| lease.is_group(name));
         let have_all = neighbours.iter().all(|lease| lease.sluid.is_some());
@@ -134,12 +127,10 @@ impl Lease {
     }
 
     /// Whether both are of the same slice of the same job.
-    #[must_use]
     pub fn is_same(&self, other: &Lease) -> bool {
         (self.job_id, self.number) == (other.job_id, other.number)
     }
 
-    #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         self.slice.held.mechanism()
     }
@@ -155,7 +146,6 @@ impl Lease {
     }
 
     /// The place of the slice, for messages.
-    #[must_use]
     pub fn place(&self) -> String {
         let (slice, kind) = (&self.slice, self.kind());
         match slice.mig() {
@@ -168,7 +158,6 @@ impl Lease {
     }
 
     /// How much of a GPU's compute the job may have while its neighbours are idle, if that is more than its share.
-    #[must_use]
     pub fn burst(&self) -> Option<Units> {
         let mps = |mps: &MpsSlice, capacity| Some(Units(mps.burst_percentage? * capacity / 100));
         match &self.slice.held {
@@ -205,9 +194,7 @@ impl Lease {
     }
 
     /// Changes the state to [`LeaseState::Kept`].
-    ///
-    /// # Errors
-    /// As for [`Lease::advance`], and if the job has no instance of its own. The lease is then unchanged.
+    /// Errors: as for [`Lease::advance`], and if the job has no instance of its own. The lease is then unchanged.
     pub fn keep(&mut self, now_unix: u64) -> Result<(), LeaseError> {
         if self.mechanism() != Mechanism::Mig || self.slice.instance().is_none() {
             return Err(LeaseError::NoInstance {

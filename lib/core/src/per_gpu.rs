@@ -14,7 +14,6 @@ pub struct PerGpu {
 
 impl PerGpu {
     /// These values, and the other ones where nothing is set.
-    #[must_use]
     pub fn or(self, other: PerGpu) -> PerGpu {
         PerGpu {
             cpus: self.cpus.or(other.cpus),
@@ -42,7 +41,6 @@ impl PerGpu {
     }
 
     /// The amounts for a part of a GPU.
-    #[must_use]
     pub fn of(self, part: Part) -> PerGpu {
         PerGpu {
             cpus: self.cpus.map(|cpus| part.cpus(cpus)),
@@ -51,7 +49,6 @@ impl PerGpu {
     }
 
     /// `2 CPUs and 4000 MB`; None for nothing.
-    #[must_use]
     pub fn words(self) -> Option<String> {
         let cpus = self
             .cpus
@@ -62,7 +59,6 @@ impl PerGpu {
     }
 
     /// Both; where both have a value, `join` of the two.
-    #[must_use]
     pub fn joined(self, other: PerGpu, join: fn(u64, u64) -> u64) -> PerGpu {
         let both = |one: Option<u64>, two: Option<u64>| match (one, two) {
             (Some(one), Some(two)) => Some(join(one, two)),
@@ -84,7 +80,6 @@ pub struct Part {
 
 impl Part {
     /// A size, with the units that Slurm counts for it.
-    #[must_use]
     pub fn of(size: Fraction, units: Units) -> Self {
         let (fraction, gpus) = match units.gpus() {
             Some(gpus) => (Fraction::ONE, gpus),

@@ -23,7 +23,6 @@ pub struct PrivateData {
 
 impl PrivateData {
     /// Whether usage records of others are hidden: they name jobs, too.
-    #[must_use]
     pub fn hides_usage(self) -> bool {
         self.jobs || self.usage
     }

@@ -8,7 +8,6 @@ impl Millionths {
     pub const ONE: Millionths = Millionths(1_000_000);
 
     /// Reads a decimal number of at most six decimals, below a billion.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Millionths> {
         let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
         let is_number =
@@ -42,7 +41,6 @@ pub struct Rates {
 
 impl Rates {
     /// Whether anything has a price.
-    #[must_use]
     pub fn are_set(&self) -> bool {
         let mut rates = self
             .pools
@@ -52,14 +50,12 @@ impl Rates {
         rates.any(|rate| *rate != Rate::default())
     }
 
-    #[must_use]
     pub fn of_pool(&self, name: &str) -> Rate {
         let mut pools = self.pools.iter();
         let own = pools.find(|(pool, _)| pool == name);
         own.map_or(self.general, |(_, rate)| *rate)
     }
 
-    #[must_use]
     pub fn factor(&self, qos: &str) -> Millionths {
         let mut factors = self.qos.iter();
         let own = factors.find(|(name, _)| name == qos);

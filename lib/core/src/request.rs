@@ -36,7 +36,6 @@ const NAME: &str = "gpufrac";
 const PERCENT: &str = "percent";
 
 /// Whether a tres string names a fraction, well-formed or not. A quick test: gpufrac ignores all other texts.
-#[must_use]
 pub fn names_fraction(list: &str) -> bool {
     let named = |part: &[u8]| part.eq_ignore_ascii_case(NAME.as_bytes());
     list.as_bytes().windows(NAME.len()).any(named)
@@ -44,14 +43,12 @@ pub fn names_fraction(list: &str) -> bool {
 }
 
 /// Whether a tres string is meant for a fraction: it names one, or misspells it.
-#[must_use]
 pub fn means_fraction(list: &str) -> bool {
     names_fraction(list) || refuse_misspelt(list).is_err()
 }
 
 /// The list with each fraction written as `gpufrac`, without marks: `gpu:0.25` becomes `gpufrac:0.25`. Slurm's
 /// clients accept no other spelling.
-#[must_use]
 pub fn spelled_out(list: &str) -> String {
     let items = list.split(',').map(|item| match part_of_gpu(item) {
         Some(amount) => format!("{NAME}:{amount}"),
@@ -66,7 +63,6 @@ pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
 }
 
 /// An item without the mark that Slurm adds before it: `gres:tmpdisk:5` becomes `tmpdisk:5`.
-#[must_use]
 pub fn without_mark(item: &str) -> &str {
     [GresForm::Colon, GresForm::Slash]
         .iter()

@@ -25,12 +25,10 @@ pub struct NoRelease(pub String);
 
 impl SlurmSeries {
     /// A series: `SlurmSeries::new(24, 11)`.
-    #[must_use]
     pub const fn new(major: u8, minor: u8) -> SlurmSeries {
         SlurmSeries { major, minor }
     }
 
-    #[must_use]
     pub const fn release(self, micro: u8) -> SlurmRelease {
         SlurmRelease {
             series: self,
@@ -41,7 +39,6 @@ impl SlurmSeries {
 
 impl SlurmRelease {
     /// The release of a `SLURM_VERSION_NUMBER`, `0xMMmmuu`.
-    #[must_use]
     pub const fn from_number(number: u32) -> SlurmRelease {
         let [_, major, minor, micro] = number.to_be_bytes();
         SlurmSeries::new(major, minor).release(micro)

@@ -19,7 +19,6 @@ pub struct LogicalLine {
 }
 
 /// All lines that are not empty.
-#[must_use]
 pub fn logical_lines(text: &str) -> Vec<LogicalLine> {
     let mut lines: Vec<LogicalLine> = Vec::new();
     let (mut goes_on, mut start) = (false, 0);
@@ -52,7 +51,6 @@ pub fn logical_lines(text: &str) -> Vec<LogicalLine> {
 
 impl LogicalLine {
     /// The range in the file of a part of `text`.
-    #[must_use]
     pub fn in_file(&self, part: Range<usize>) -> Range<usize> {
         let after = |position: usize| {
             let before = position.checked_sub(1).and_then(|last| self.at.get(last));
@@ -78,7 +76,6 @@ fn without_comment(line: &str) -> &str {
 }
 
 /// The name of the file that a line includes; empty where it has none.
-#[must_use]
 pub fn included(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace();
     let is_include = |word: &&str| word.eq_ignore_ascii_case("include");
@@ -130,7 +127,6 @@ pub fn items(list: &str) -> impl Iterator<Item = &str> {
 pub type Counts = BTreeMap<(String, String), u64>;
 
 /// A count in Slurm's notation: `800`, `1K`.
-#[must_use]
 pub fn number(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -146,7 +142,6 @@ pub fn number(text: &str) -> Option<u64> {
 }
 
 /// The counts of `Gres=`: `gpu:half:4(S:0-1),shard:half:200`.
-#[must_use]
 pub fn counts(text: &str) -> Counts {
     let mut counts = Counts::new();
     for item in items(text).filter(|item| !item.is_empty()) {

@@ -39,7 +39,6 @@ use texts::Texts;
 /// The message for a user whose step asks for more than its job has; `own` is the job's `GPUFRAC_FRACTION`. Slurm
 /// refuses such a step, from 23.02 on without the reason. `forgets_shares` as in [`JobRequest`]: a whole GPU can then
 /// be counted in shares, which Slurm divides among steps.
-#[must_use]
 pub fn beyond_job(own: &str, step: &Entry, forgets_shares: bool) -> Option<String> {
     let (held, words) = match own.parse::<u32>() {
         Ok(gpus @ 2..=MAX_GPUS) => (Units::of_gpus(gpus), format!("{gpus} GPUs")),
@@ -66,9 +65,7 @@ pub fn beyond_job(own: &str, step: &Entry, forgets_shares: bool) -> Option<Strin
 
 /// Decides about a request in five steps: the texts are read; then the pools, the requested fraction, the granted
 /// size, and the text that Slurm counts are determined.
-///
-/// # Errors
-/// The request cannot be granted, or Slurm could read it in another way; the refusal says what to write instead.
+/// Errors: the request cannot be granted, or Slurm could read it in another way; the refusal says what to write instead.
 pub fn decide(
     config: &Config,
     request: &JobRequest<'_>,
@@ -123,7 +120,6 @@ fn decide_by_own_name(
 }
 
 /// The sizes that a job may have in a partition, ascending: those of all its pools that its rules allow.
-#[must_use]
 pub fn sizes(config: &Config, partition: &str) -> Vec<MenuEntry> {
     let mut sizes = rounding::sizes(&config.pools_of_partition(partition));
     if let Some(rules) = config.rules(partition) {
@@ -133,7 +129,6 @@ pub fn sizes(config: &Config, partition: &str) -> Vec<MenuEntry> {
 }
 
 /// Whether the job may run in a partition with a pool, as far as its request shows.
-#[must_use]
 pub fn may_reach_pools(config: &Config, request: &JobRequest<'_>) -> bool {
     let decision = Decision::of(config, request, Occasion::Submit);
     !decision.partitions.is_empty()

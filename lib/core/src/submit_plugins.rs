@@ -5,7 +5,6 @@ use crate::slurm_text::each_line;
 
 /// Whether slurm.conf names gpufrac in `JobSubmitPlugins`. `include` reads a file by the name in the text. None if the
 /// text does not tell: a file cannot be read, or its name is a pattern.
-#[must_use]
 pub fn name_gpufrac(text: &str, include: &dyn Fn(&str) -> Option<String>) -> Option<bool> {
     let mut found = false;
     // The last line with the key counts.

@@ -63,7 +63,6 @@ pub struct Closed {
 
 impl Closed {
     /// The same devices for job and step.
-    #[must_use]
     pub fn alike(rules: Vec<DeviceRule>) -> Self {
         Self {
             to_job: rules.clone(),

@@ -15,9 +15,7 @@ pub struct Cores(BTreeMap<u32, u32>);
 
 impl Cores {
     /// Reads `sys/devices/system/cpu` below `root`.
-    ///
-    /// # Errors
-    /// The folder cannot be read. Threads without topology, which are offline, are left out.
+    /// Errors: the folder cannot be read. Threads without topology, which are offline, are left out.
     pub fn read(root: &Path) -> io::Result<Cores> {
         let folder = root.join("sys/devices/system/cpu");
         let mut threads = BTreeMap::new();
@@ -60,13 +58,11 @@ impl Cores {
     }
 
     /// The highest number that the kernel gives a thread; None without any.
-    #[must_use]
     pub fn last_thread(&self) -> Option<u32> {
         self.0.keys().next_back().copied()
     }
 
     /// The text of `Cores=` for the cores of these threads: `0-15`. None for all cores, or for none.
-    #[must_use]
     pub fn near(&self, threads: &BTreeSet<u32>) -> Option<String> {
         let all: BTreeSet<u32> = self.0.values().copied().collect();
         let near = threads.iter().filter_map(|thread| self.0.get(thread));

@@ -44,7 +44,6 @@ pub enum DeviceRule {
 
 impl DeviceRule {
     /// Whether the rule is needed where the kernel checks every rule in turn (version 1).
-    #[must_use]
     pub fn is_alone(self) -> bool {
         !matches!(self, DeviceRule::Behind(_))
     }

@@ -189,13 +189,11 @@ impl RootDir {
     }
 
     /// The temporary file of [`RootDir::write`].
-    #[must_use]
     pub fn temporary(name: &str) -> String {
         format!(".{name}.tmp")
     }
 
     /// Whether a name is that of such a file: its writer may be at work.
-    #[must_use]
     pub fn is_temporary(name: &str) -> bool {
         name.starts_with('.')
     }

@@ -41,9 +41,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReplaceE
 
 /// Replaces the text `before` of a file by `text`; `before` is None if the file does not exist yet. Returns the path
 /// of the copy, whose name ends with `copy`. If `path` is a link, its target is replaced.
-///
-/// # Errors
-/// The file has another text than `before`, or cannot be read or written. It is then unchanged.
+/// Errors: the file has another text than `before`, or cannot be read or written. It is then unchanged.
 pub fn replace(
     path: &Path,
     before: Option<&str>,

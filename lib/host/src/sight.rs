@@ -26,7 +26,6 @@ pub enum Sight {
 /// Compares by device and inode, which a bind mount keeps. Links in the path that begin with `/` lead to this program's
 /// own files, so such a path counts as [`Sight::Same`]. So does the version of a file that was replaced since, because
 /// the mount of a container keeps it.
-#[must_use]
 pub fn of(pid: u32, path: &Path) -> Sight {
     let own = match fs::metadata(path) {
         Ok(own) => own,
@@ -58,7 +57,6 @@ fn is_replaced(seen: &FileStat, own: &Metadata) -> bool {
 
 /// As [`of`], for a program that must not wait for a file system of the process's user, such as a FUSE that does not
 /// answer. While one look hangs, all others are unknown: at most one thread waits.
-#[must_use]
 pub fn of_in_time(pid: u32, path: &Path, limit: Duration) -> Sight {
     static LOOKS: AtomicBool = AtomicBool::new(false);
     let late = || Sight::Unknown(io::ErrorKind::TimedOut.into());

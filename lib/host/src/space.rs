@@ -29,7 +29,6 @@ pub enum NoSpace {
 }
 
 /// Why nothing can be written to this folder; None if there is room, or if the folder cannot be looked at.
-#[must_use]
 pub fn shortage(folder: &Path) -> Option<NoSpace> {
     let found = statvfs(folder).ok()?;
     if found.flags().contains(FsFlags::ST_RDONLY) {
@@ -52,7 +51,6 @@ fn too_little(bytes: u64, files: Option<u64>) -> Option<NoSpace> {
 }
 
 /// The error of opening an existing file to append to it; None for a missing file. Nothing is written.
-#[must_use]
 pub fn not_appendable(path: &Path) -> Option<io::Error> {
     let mut options = OpenOptions::new();
     let opened = options

@@ -47,19 +47,13 @@ pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// process's memory.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Runs a command for at most `limit`.
-///
-/// # Errors
-/// The program cannot be started, or waiting for it failed.
+/// Runs a command for at most `limit`. Errors: the program cannot be started, or waiting for it failed.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Result<Outcome> {
     watch(command, input, limit, None)
 }
 
 /// Runs a command until it has printed nothing for the time of `silence`. `each` gets the lines of stdout, of any
-/// number, as they come; they are not in [`Ended`].
-///
-/// # Errors
-/// As [`run`].
+/// number, as they come; they are not in [`Ended`]. Errors: as [`run`].
 pub fn lines(
     command: &mut Command,
     silence: Duration,

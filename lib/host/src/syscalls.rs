@@ -16,10 +16,7 @@ const KCMP_FILES: libc::c_int = 2;
 
 /// The device number, if a path leads to a character device; None for other files: statx(2). Links are followed, also
 /// those in /proc/PID/fd. The kernel answers from its cache, so neither a network file server nor a user's FUSE
-/// program can block the call.
-///
-/// # Errors
-/// The path does not exist, or the kernel refuses.
+/// program can block the call. Errors: the path does not exist, or the kernel refuses.
 pub fn device_behind(path: &Path) -> io::Result<Option<DeviceNumber>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
@@ -47,16 +44,13 @@ pub fn device_behind(path: &Path) -> io::Result<Option<DeviceNumber>> {
 }
 
 /// Whether two threads share a table of open files: kcmp(2). False if the kernel cannot tell.
-#[must_use]
 pub fn share_files(thread: i32, other: i32) -> bool {
     // SAFETY: kcmp takes numbers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_kcmp, thread, other, KCMP_FILES, 0, 0) == 0 }
 }
 
 /// Gives the loopback device of this thread's network 127.0.0.1 and a second address: netdevice(7).
-///
-/// # Errors
-/// This user may not change the network, or the kernel refuses.
+/// Errors: this user may not change the network, or the kernel refuses.
 pub fn start_loopback(second: Ipv4Addr) -> io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     let up = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
@@ -113,10 +107,7 @@ enum Handle {
 }
 
 impl ProcessHandle {
-    /// Opens the process that has this pid now.
-    ///
-    /// # Errors
-    /// There is no such process (ESRCH).
+    /// Opens the process that has this pid now. Errors: there is no such process (ESRCH).
     pub fn open(pid: i32) -> io::Result<ProcessHandle> {
         match pidfd(pid) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -128,9 +119,7 @@ impl ProcessHandle {
     }
 
     /// Sends SIGKILL: pidfd_send_signal(2), or kill(2) right after a look at the start.
-    ///
-    /// # Errors
-    /// The process has ended (ESRCH), or this program may not signal it (EPERM).
+    /// Errors: the process has ended (ESRCH), or this program may not signal it (EPERM).
     pub fn kill(&self) -> io::Result<()> {
         let done = match &self.0 {
             Handle::Descriptor(descriptor) => {
@@ -157,7 +146,6 @@ impl ProcessHandle {
 }
 
 /// Whether the kernel has pidfd_open(2).
-#[must_use]
 pub fn has_pidfd() -> bool {
     pidfd(1).is_ok()
 }
@@ -186,9 +174,7 @@ fn start_of(pid: i32) -> io::Result<u64> {
 }
 
 /// Sets an extended attribute of a file without following a link at the end of the path: lsetxattr(2).
-///
-/// # Errors
-/// The kernel refuses, or a name contains a zero byte.
+/// Errors: the kernel refuses, or a name contains a zero byte.
 pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     let (path, name) = (
         CString::new(path.as_os_str().as_bytes())?,

@@ -15,9 +15,7 @@ const OTHERS_WRITE: u32 = 0o022;
 
 /// Follows a path to its end as root would. Refuses a path on which others than root could replace something: a file,
 /// folder or link with another owner, or one that others can write. Returns the path without links.
-///
-/// # Errors
-/// [`FileError::Untrusted`] with the folder or file that others can change; or a file cannot be read.
+/// Errors: [`FileError::Untrusted`] with the folder or file that others can change; or a file cannot be read.
 pub fn resolve(path: &Path) -> Result<PathBuf, FileError> {
     let mut left = parts(path);
     let mut at = PathBuf::from("/");

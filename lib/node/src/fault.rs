@@ -49,7 +49,6 @@ impl Facts {
         }
     }
 
-    #[must_use]
     pub fn cure(mut self, cure: &'static str) -> Facts {
         self.cure = Some(cure);
         self

@@ -39,9 +39,7 @@ pub enum Region {
 }
 
 /// Lets HAMi-core keep to the job's limit, or lifts it. Nothing is mapped: the job can cut the file short at any time.
-///
-/// # Errors
-/// The file cannot be read or written.
+/// Errors: the file cannot be read or written.
 pub fn limit(file: &File, limited: bool) -> io::Result<Region> {
     if file.metadata()?.len() < SIZE {
         return Ok(Region::Absent);

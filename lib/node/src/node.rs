@@ -115,10 +115,7 @@ impl Node {
     }
 
     /// As [`Node::load`], for programs that serve jobs while an admin corrects the file: a mistake in `[reaper]` does
-    /// not matter, and if the file cannot be used, its last valid copy is.
-    ///
-    /// # Errors
-    /// Neither can be used.
+    /// not matter, and if the file cannot be used, its last valid copy is. Errors: neither can be used.
     pub fn load_to_serve(config: &Path, name: &str, last_good: &Path) -> Result<Served, NodeError> {
         let parse = |text: &str| Config::parse_pools(text, &config.to_string_lossy());
         let read = read_text(config);

@@ -148,10 +148,7 @@ impl SlurmProcess {
     }
 }
 
-/// The values of `PrivateData` in this host's slurm.conf.
-///
-/// # Errors
-/// libslurm is not there, or cannot read the file.
+/// The values of `PrivateData` in this host's slurm.conf. Errors: libslurm is not there, or cannot read the file.
 fn slurm_private_data() -> Result<PrivateValues, SlurmError> {
     match SlurmProcess::call(&Call::PrivateData)? {
         Reply::Private(Some(values)) => Ok(values),
@@ -162,10 +159,7 @@ fn slurm_private_data() -> Result<PrivateValues, SlurmError> {
 
 /// The daemon's access to Slurm's state of the node.
 pub trait NodeControl {
-    /// Carries a change out.
-    ///
-    /// # Errors
-    /// slurmctld refused, or did not answer.
+    /// Carries a change out. Errors: slurmctld refused, or did not answer.
     fn change(&self, node: &str, change: Change) -> Result<Changed, SlurmError>;
 }
 
@@ -206,9 +200,7 @@ impl JobControl for SlurmProcess {
 }
 
 /// The separate process: reads a call on stdin, writes the reply as a line to stdout.
-///
-/// # Errors
-/// The call cannot be read, or the reply cannot be written.
+/// Errors: the call cannot be read, or the reply cannot be written.
 pub fn serve() -> std::io::Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;

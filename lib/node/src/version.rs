@@ -13,7 +13,6 @@ pub static TEXT: LazyLock<String> =
 
 /// Prints the version for `--version`; None for other arguments. For programs without other arguments: a parser of
 /// arguments would cost time in each job of the node.
-#[must_use]
 pub fn answer(program: &str) -> Option<ExitCode> {
     let asked = std::env::args_os()
         .nth(1)

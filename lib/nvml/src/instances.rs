@@ -446,10 +446,7 @@ impl Standing<'_> {
 }
 
 impl MigHandle<'_> {
-    /// Device memory in use on the instance.
-    ///
-    /// # Errors
-    /// The driver does not answer.
+    /// Device memory in use on the instance. Errors: the driver does not answer.
     pub fn memory_used(&self) -> Result<MemoryMib, NvmlError> {
         let gpu = self.gpu;
         // SAFETY: NVML gave the handle when it was asked for this instance, and its library outlives the device.

@@ -41,7 +41,6 @@ pub struct Page {
 }
 
 impl Page {
-    #[must_use]
     pub fn new(title: impl Into<String>) -> Page {
         Page {
             title: title.into(),
@@ -82,7 +81,6 @@ impl Page {
     }
 
     /// As text for a terminal.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut lines = vec![self.title.clone()];
         let mut after_title = false;
@@ -110,7 +108,6 @@ impl Page {
     }
 
     /// As a page.
-    #[must_use]
     pub fn html(&self) -> String {
         let mut page = Html::new(&self.title, |_| {});
         for block in &self.blocks {
@@ -149,7 +146,6 @@ impl Page {
 
 impl Table {
     /// `heads`: [`cells`] of a fixed text.
-    #[must_use]
     pub fn new(
         caption: impl Into<String>,
         heads: &str,

@@ -1,7 +1,6 @@
 //! Tables for a terminal.
 
 /// Rows with columns as wide as their widest cell: the first `left` of them to the left, the others to the right.
-#[must_use]
 pub fn aligned(rows: &[Vec<String>], left: usize) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -24,13 +23,11 @@ pub fn aligned(rows: &[Vec<String>], left: usize) -> Vec<String> {
 }
 
 /// [`aligned`] with all columns to the left.
-#[must_use]
 pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
     aligned(rows, usize::MAX)
 }
 
 /// Cells of a fixed text, such as the heads of a table: `node|GPU|GPU-hours`.
-#[must_use]
 pub fn cells(text: &str) -> Vec<String> {
     text.split('|').map(str::to_owned).collect()
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, UNIX_EPOCH};
 const YEAR_10000: u64 = 253_402_300_800;
 
 /// A span of time in at most two units: `90s`, `13m`, `2h05m`, `3d04h`.
-#[must_use]
 pub fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
@@ -19,7 +18,6 @@ pub fn span(seconds: u64) -> String {
 }
 
 /// `2026-11-21 10:46:08 UTC`.
-#[must_use]
 pub fn utc(unix: u64) -> String {
     if unix >= YEAR_10000 {
         return format!("second {unix} since 1970");
@@ -29,7 +27,6 @@ pub fn utc(unix: u64) -> String {
 }
 
 /// `2026-11-21 10:46 UTC`.
-#[must_use]
 pub fn utc_minute(unix: u64) -> String {
     let text = utc(unix);
     match text.strip_suffix(" UTC").and_then(|text| text.get(..16)) {
@@ -39,34 +36,29 @@ pub fn utc_minute(unix: u64) -> String {
 }
 
 /// Units of GPUs as a number of GPUs: `0.25`.
-#[must_use]
 pub fn gpus(units: u32) -> String {
     let text = format!("{:.2}", f64::from(units) / 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A part of a whole: `25 %`.
-#[must_use]
 pub fn percent(part: f64) -> String {
     format!("{:.0} %", 100.0 * part)
 }
 
 /// MiB as a number of GiB: `1.5`.
-#[must_use]
 pub fn gib(mib: u64) -> String {
     format!("{:.1}", mib as f64 / 1024.0)
 }
 
 /// Whether a character would move a terminal's cursor, end a header, change the direction of the text around it, or is
 /// not allowed in XML.
-#[must_use]
 pub fn is_odd(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// A text of others on one line: odd characters become `?`.
-#[must_use]
 pub fn plain(text: &str) -> String {
     text.chars()
         .map(|letter| if is_odd(letter) { '?' } else { letter })
@@ -74,7 +66,6 @@ pub fn plain(text: &str) -> String {
 }
 
 /// The first `most` characters of a text of others that is too long.
-#[must_use]
 pub fn clipped(text: &str, most: usize) -> String {
     let plain = plain(text);
     if plain.chars().count() <= most {
@@ -86,7 +77,6 @@ pub fn clipped(text: &str, most: usize) -> String {
 
 /// A paragraph in lines of at most `width` characters; `indent` is before all lines except the first. Words longer
 /// than a line are not broken, because they are paths and options that users copy.
-#[must_use]
 pub fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

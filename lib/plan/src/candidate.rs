@@ -78,10 +78,7 @@ impl Candidate {
         whole_of_8: 0,
     };
 
-    /// Reads `halves+2` or `uniform:1/4`.
-    ///
-    /// # Errors
-    /// Any other text.
+    /// Reads `halves+2` or `uniform:1/4`. Errors: any other text.
     pub fn parse(text: &str) -> Result<Candidate, UnknownCandidate> {
         let unknown = || UnknownCandidate(text.to_owned());
         let (cut, whole) = match text.split_once('+') {
@@ -120,9 +117,7 @@ impl Candidate {
     }
 
     /// The ways of lending: first that of GPUs that are lent whole alone, then the cut.
-    ///
-    /// # Errors
-    /// When the model cannot be cut so.
+    /// Errors: when the model cannot be cut so.
     pub fn lendings(&self, model: &Model) -> Result<Vec<Lending>, LayoutError> {
         let unsliced = Geometry::unsliced(&model.name);
         let whole = Lending {
@@ -151,10 +146,7 @@ impl Candidate {
         }
     }
 
-    /// An empty cluster of nodes with these numbers of GPUs.
-    ///
-    /// # Errors
-    /// When the model cannot be cut so.
+    /// An empty cluster of nodes with these numbers of GPUs. Errors: when the model cannot be cut so.
     pub fn fleet(&self, model: &Model, nodes: &[u32]) -> Result<Fleet, LayoutError> {
         let kinds = |gpus: &u32| {
             let whole = self.whole_gpus(*gpus);

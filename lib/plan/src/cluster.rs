@@ -87,7 +87,6 @@ impl Cluster {
     }
 
     /// The same cluster with `part` of the nodes of each partition, rounded up.
-    #[must_use]
     pub fn smaller(&self, part: f64) -> Cluster {
         let mut keeps = vec![false; self.nodes.len()];
         // Nodes of the same partitions are cut together.
@@ -127,7 +126,6 @@ impl Cluster {
     }
 
     /// One partition alone.
-    #[must_use]
     pub fn only_partition(&self, name: &str) -> Cluster {
         let mut keeps = vec![false; self.nodes.len()];
         for node in self.partition(name).nodes {

@@ -159,9 +159,7 @@ pub enum PlanError {
 }
 
 /// Plans, and returns the text for stdout. `progress` gets a line at a time, without its end.
-///
-/// # Errors
-/// See [`PlanError`].
+/// Errors: see [`PlanError`].
 pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, PlanError> {
     let mut say = |text: &str| {
         if !args.quiet {

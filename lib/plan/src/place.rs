@@ -175,7 +175,6 @@ impl Fleet {
     }
 
     /// Counts CPUs, too: those of each node, None where they are not known.
-    #[must_use]
     pub fn with_cpus(mut self, cpus: &[Option<u32>]) -> Fleet {
         for (machine, cpus) in self.machines.iter_mut().zip(cpus) {
             machine.cpus = *cpus;
@@ -184,7 +183,6 @@ impl Fleet {
     }
 
     /// Counts the memory of nodes, too: MiB of each, None where it is not counted.
-    #[must_use]
     pub fn with_memory(mut self, memory: impl Iterator<Item = Option<u32>>) -> Fleet {
         for (machine, memory) in self.machines.iter_mut().zip(memory) {
             machine.memory = memory;

@@ -91,10 +91,7 @@ fn groups(cluster: &Cluster) -> BTreeMap<Group, Vec<&str>> {
     groups
 }
 
-/// The lines of gres.conf, and of slurm.conf, for a gpufrac.toml.
-///
-/// # Errors
-/// When the text is no configuration.
+/// The lines of gres.conf, and of slurm.conf, for a gpufrac.toml. Errors: when the text is no configuration.
 pub fn lines(text: &str, cluster: &Cluster) -> Result<Vec<String>, ConfigErrors> {
     let config = Config::parse(text, "gpufrac.toml")?;
     let mut groups: Vec<(GresLines, Vec<&String>)> = Vec::new();

@@ -102,10 +102,7 @@ pub enum Form {
 /// How often progress is shown: lines.
 pub const STEP: u64 = 50_000;
 
-/// Opens a file, also a compressed one; `-` is stdin.
-///
-/// # Errors
-/// When the system refuses.
+/// Opens a file, also a compressed one; `-` is stdin. Errors: when the system refuses.
 pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
     if path == Path::new("-") {
         return Ok(Box::new(BufReader::new(io::stdin())));
@@ -158,10 +155,7 @@ fn trace<T: DeserializeOwned>(
 }
 
 /// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a
-/// header.
-///
-/// # Errors
-/// When the file cannot be read, or has no form that is known.
+/// header. Errors: when the file cannot be read, or has no form that is known.
 pub fn history(
     path: &Path,
     fields: Option<&str>,

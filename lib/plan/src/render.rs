@@ -49,10 +49,7 @@ pub struct Forecast<'a> {
 }
 
 impl<'a> Forecast<'a> {
-    /// Of a plan.
-    ///
-    /// # Errors
-    /// When the proposed gpufrac.toml is wrong.
+    /// Of a plan. Errors: when the proposed gpufrac.toml is wrong.
     pub fn new(
         plan: &'a Plan,
         options: &'a Options,

@@ -132,9 +132,7 @@ const FEWEST: usize = 3;
 const COURSE: usize = 120;
 
 /// Compares the candidates. `progress` is called with a text before each part of the work.
-///
-/// # Errors
-/// When the model cannot be cut as a candidate wants.
+/// Errors: when the model cannot be cut as a candidate wants.
 pub fn plan(
     history: &History,
     cluster: &Cluster,

@@ -190,9 +190,7 @@ impl ProveError {
 }
 
 /// Measures a GPU. The document also names what stopped the run. `progress` gets the name of each step.
-///
-/// # Errors
-/// The run did not begin, and changed nothing.
+/// Errors: the run did not begin, and changed nothing.
 pub fn run(
     settings: &Settings,
     stop: &AtomicBool,

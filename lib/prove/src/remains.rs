@@ -48,37 +48,26 @@ pub struct IntentFile {
 
 impl IntentFile {
     /// In `<run>`, which is made if it is missing.
-    ///
-    /// # Errors
-    /// The folder cannot be made, or others than root can change it.
+    /// Errors: the folder cannot be made, or others than root can change it.
     pub fn open(run: &Path) -> Result<IntentFile, FileError> {
         let (dir, _) = RootDir::create(run, 0o755)?;
         Ok(IntentFile { dir })
     }
 
-    /// The intent of a killed run; None if there is none.
-    ///
-    /// # Errors
-    /// The file cannot be read.
+    /// The intent of a killed run; None if there is none. Errors: the file cannot be read.
     pub fn read(&self) -> Result<Option<Intent>, FileError> {
         let text = self.dir.read(FILE)?;
         // A file of another version names nothing that this one could put back.
         Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// Writes an intent.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Writes an intent. Errors: the file cannot be written.
     pub fn write(&self, intent: &Intent) -> Result<(), FileError> {
         let text = serde_json::to_string(intent).unwrap_or_default();
         self.dir.write(FILE, &text, 0o600)
     }
 
-    /// Removes it.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
+    /// Removes it. Errors: the file cannot be removed.
     pub fn remove(&self) -> Result<(), FileError> {
         self.dir.remove(FILE).map(|_| ())
     }
@@ -116,9 +105,7 @@ pub fn name_of(minor: u32) -> String {
 }
 
 /// Removes the device nodes that were not there before, and gives the others their owner and mode again.
-///
-/// # Errors
-/// A node cannot be changed.
+/// Errors: a node cannot be changed.
 pub fn restore_nodes(driver_root: &Path, before: &Nodes) -> Result<(), FileError> {
     let now = nodes(driver_root);
     if now == *before {

@@ -152,10 +152,7 @@ impl Session {
     }
 }
 
-/// The child: takes orders from stdin and answers on stdout.
-///
-/// # Errors
-/// A pipe cannot be read or written.
+/// The child: takes orders from stdin and answers on stdout. Errors: a pipe cannot be read or written.
 pub fn serve() -> io::Result<()> {
     let mut lines = io::stdin().lock().lines();
     let Some(first) = lines.next().transpose()? else {

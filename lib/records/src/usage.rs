@@ -155,7 +155,6 @@ pub struct Larger {
 
 impl Full {
     /// The words for the user. `memory_mib`: of the slice.
-    #[must_use]
     pub fn told(&self, memory_mib: u64, node: &str) -> String {
         let [used, all] = [self.used_mib, memory_mib].map(|mib| mib as f64 / 1024.0);
         let next = match &self.larger {
@@ -185,7 +184,6 @@ pub enum Ended {
 
 impl Ended {
     /// The word in records and reports.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Ended::Done => "done",
@@ -231,7 +229,6 @@ pub struct GpuTime {
 }
 
 /// `2026-11-23`, of a time in seconds since 1970, in UTC.
-#[must_use]
 pub fn day(unix: u64) -> String {
     let midnight = std::time::UNIX_EPOCH
         + std::time::Duration::from_secs(unix / SECONDS_OF_A_DAY * SECONDS_OF_A_DAY);
@@ -249,7 +246,6 @@ fn is_zero(number: &u32) -> bool {
 
 impl UsageRecord {
     /// The record of a lease. `tally`: what the reaper measured of the slice.
-    #[must_use]
     pub fn of(lease: &Lease, end: End<'_>, tally: Option<&Tally>) -> UsageRecord {
         let boot = lease.created_boot_ms.map(|created| BootSpan {
             id: end.boot_id.to_owned(),
@@ -294,7 +290,6 @@ impl UsageRecord {
     }
 
     /// Which slice it is.
-    #[must_use]
     pub fn key(&self) -> SliceKey {
         SliceKey {
             job: self.job,
@@ -307,7 +302,6 @@ impl UsageRecord {
 }
 
 impl SliceKey {
-    #[must_use]
     pub fn of(lease: &Lease) -> SliceKey {
         SliceKey {
             job: lease.job_id,

@@ -50,7 +50,6 @@ pub struct Balance {
 
 impl Balance {
     /// The parts of the capacity with their names, in unit-seconds.
-    #[must_use]
     pub fn parts(&self) -> [(&'static str, u64); 7] {
         [
             ("busy", self.busy),
@@ -64,7 +63,6 @@ impl Balance {
     }
 
     /// The residual, in seconds of a unit: 0 where the books balance.
-    #[must_use]
     pub fn residual(&self) -> i128 {
         let parts = self.parts().into_iter();
         let parts: i128 = parts.map(|(_, part)| i128::from(part)).sum();
@@ -72,7 +70,6 @@ impl Balance {
     }
 
     /// Whether nothing is left over, and nothing was given twice.
-    #[must_use]
     pub fn is_right(&self) -> bool {
         self.residual() == 0 && self.beyond == 0
     }
@@ -160,7 +157,6 @@ impl Audit {
     }
 
     /// The balance of each GPU in a period, and of all of them. `now`: seconds since 1970.
-    #[must_use]
     pub fn balance(&self, period: Period, now: u64) -> Audited {
         let mut all = Balance {
             records_of_version_1: self.without_boot,
@@ -179,7 +175,6 @@ impl Audit {
 impl Audited {
     /// Whether the books of each GPU balance: a second too much on one GPU does not make up for one that another GPU
     /// lacks.
-    #[must_use]
     pub fn balances(&self) -> bool {
         self.each.iter().all(|(_, balance)| balance.is_right())
     }

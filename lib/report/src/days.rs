@@ -19,7 +19,6 @@ pub struct Days {
 
 impl Days {
     /// Without sums.
-    #[must_use]
     pub fn new(period: Period, zone: &TimeZone) -> Days {
         let begins = period.days(zone);
         Days {
@@ -75,7 +74,6 @@ impl Days {
     }
 
     /// Name and sums of each day.
-    #[must_use]
     pub fn sums(&self, zone: &TimeZone) -> Vec<(String, Sums)> {
         let days = self.begins.iter().zip(&self.sums);
         days.map(|(&begin, sums)| (day_text(begin, zone), *sums))

@@ -30,7 +30,6 @@ pub struct Filling {
 
 impl Filling {
     /// Mean of the greatest part of the memory in use, 0 to 1.
-    #[must_use]
     pub fn mean(&self) -> f64 {
         match self.measured {
             0 => 0.0,
@@ -60,7 +59,6 @@ impl Hints {
     }
 
     /// The users with the most idle time, and their sums.
-    #[must_use]
     pub fn holders(&self) -> Vec<(&str, &Sums)> {
         let with_idle = self.holders.iter().filter(|(_, sums)| sums.idle > 0);
         let mut holders: Vec<(&str, &Sums)> = with_idle
@@ -72,7 +70,6 @@ impl Hints {
     }
 
     /// How many slices ended for each reason; `unknown` where no reaper ran.
-    #[must_use]
     pub fn ends(&self) -> Vec<(&'static str, u64)> {
         let ends = self.ends.iter();
         ends.map(|(why, &count)| (why.map_or("unknown", Ended::name), count))
@@ -80,7 +77,6 @@ impl Hints {
     }
 
     /// The sizes, the smallest first.
-    #[must_use]
     pub fn sizes(&self) -> Vec<(&str, Filling)> {
         let sizes = self.sizes.iter();
         sizes

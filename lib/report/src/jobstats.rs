@@ -52,7 +52,6 @@ pub enum Owner {
 
 impl Owner {
     /// Of the text in `AdminComment`.
-    #[must_use]
     pub fn of(comment: &str) -> Owner {
         let comment = comment.trim();
         if comment.is_empty() {
@@ -102,7 +101,6 @@ struct NodeSummary {
 
 /// The summary of a run from its slices: each is a GPU to the readers, with the activity and the memory of the slice
 /// itself. None unless each slice was measured: a reader takes a missing figure for 0.
-#[must_use]
 pub fn summary(run: &Run, slices: &[LedgerSlice]) -> Option<String> {
     let mut summary = Summary {
         total_time: run.elapsed,

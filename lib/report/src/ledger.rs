@@ -61,7 +61,6 @@ pub struct LedgerSlice {
 
 impl LedgerSlice {
     /// All of its time: unit-seconds.
-    #[must_use]
     pub fn allocated(&self) -> u64 {
         self.busy + self.idle + self.unknown + self.suspended
     }
@@ -90,7 +89,6 @@ pub struct Ledger {
 
 impl Ledger {
     /// For a period. `runs`: what accounting knows.
-    #[must_use]
     pub fn new(period: Period, runs: Runs) -> Ledger {
         Ledger {
             period,
@@ -210,7 +208,6 @@ impl Ledger {
     }
 
     /// Adds the fields that only accounting has. To be called after all lines.
-    #[must_use]
     pub fn without_records(&self) -> Vec<LedgerSlice> {
         let runs = self.runs.without_records();
         let held = runs

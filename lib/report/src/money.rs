@@ -14,7 +14,6 @@ const CENT: i128 = 10_000 * GPU_HOUR as i128 * 1_000_000;
 
 impl Money {
     /// The price of an allocation, and of its idle part, both in unit-seconds.
-    #[must_use]
     pub fn of(rates: &Rates, pool: &str, qos: &str, allocated: u64, idle: u64) -> Money {
         let rate = rates.of_pool(pool);
         let by_time = i128::from(rate.gpu_hour.0) * i128::from(allocated)
@@ -28,14 +27,12 @@ impl Money {
     }
 
     /// Cents, rounded to the nearest, half a cent up.
-    #[must_use]
     pub fn cents(self) -> i128 {
         (self.0 + CENT / 2).div_euclid(CENT)
     }
 }
 
 /// Amounts as cents that add up to the cents of their sum: by the largest remainder.
-#[must_use]
 pub fn cents(amounts: &[Money]) -> Vec<i128> {
     let total = Money(amounts.iter().map(|amount| amount.0).sum()).cents();
     let mut cents: Vec<i128> = amounts
@@ -54,7 +51,6 @@ pub fn cents(amounts: &[Money]) -> Vec<i128> {
 }
 
 /// `12.34`.
-#[must_use]
 pub fn text(cents: i128) -> String {
     format!("{}.{:02}", cents.div_euclid(100), cents.rem_euclid(100))
 }

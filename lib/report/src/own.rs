@@ -37,7 +37,6 @@ pub enum Enough {
 /// The smallest size of `menu` that is enough for the memory and the activity of a slice.
 ///
 /// Activity is a part of the slice, so that a half that was busy for 40 % of the time did the work of a fifth of a GPU.
-#[must_use]
 pub fn enough(held: &LedgerSlice, menu: &[Size]) -> Enough {
     let (Some(peak), Some(activity)) = (held.peak_memory_mib, held.activity) else {
         return Enough::Unmeasured;
@@ -64,7 +63,6 @@ pub fn enough(held: &LedgerSlice, menu: &[Size]) -> Enough {
 
 /// The next smaller size of `menu`, where a slice whose memory was never half in use has one that holds its greatest
 /// memory.
-#[must_use]
 pub fn next_smaller(held: &LedgerSlice, menu: &[Size]) -> Option<String> {
     let (peak, all) = (held.peak_memory_mib?, held.memory_mib?);
     let smaller = menu.iter().filter(|size| size.units < held.units);

@@ -37,9 +37,7 @@ pub enum PeriodError {
 
 impl Period {
     /// Reads both ends, by the clock and the time zone of `now`.
-    ///
-    /// # Errors
-    /// When an end cannot be read, or nothing is between them.
+    /// Errors: when an end cannot be read, or nothing is between them.
     pub fn read(since: &str, until: &str, now: &Zoned) -> Result<Period, PeriodError> {
         let period = Period {
             since: moment(since, now)?,
@@ -56,25 +54,21 @@ impl Period {
     }
 
     /// Seconds of a time that lie in the period.
-    #[must_use]
     pub fn overlap(&self, from: u64, to: u64) -> u64 {
         to.min(self.until).saturating_sub(from.max(self.since))
     }
 
     /// Length in seconds.
-    #[must_use]
     pub fn seconds(&self) -> u64 {
         self.until - self.since
     }
 
     /// Both ends as text, in a time zone.
-    #[must_use]
     pub fn text(&self, zone: &TimeZone) -> String {
         format!("{} to {}", text(self.since, zone), text(self.until, zone))
     }
 
     /// The first moments of the days in the period, in a time zone; the first one is the beginning of the period.
-    #[must_use]
     pub fn days(&self, zone: &TimeZone) -> Vec<u64> {
         let mut days = vec![self.since];
         let first = zoned(self.since, zone);
@@ -100,13 +94,11 @@ fn zoned(unix: u64, zone: &TimeZone) -> Zoned {
 }
 
 /// `2026-11-23 08:00`.
-#[must_use]
 pub fn text(unix: u64, zone: &TimeZone) -> String {
     zoned(unix, zone).strftime("%Y-%m-%d %H:%M").to_string()
 }
 
 /// `2026-11-23T08:00:00`, in UTC.
-#[must_use]
 pub fn in_utc(unix: u64) -> String {
     zoned(unix, &TimeZone::UTC)
         .strftime("%Y-%m-%dT%H:%M:%S")
@@ -114,7 +106,6 @@ pub fn in_utc(unix: u64) -> String {
 }
 
 /// `11-23`.
-#[must_use]
 pub fn day_text(unix: u64, zone: &TimeZone) -> String {
     zoned(unix, zone).strftime("%m-%d").to_string()
 }

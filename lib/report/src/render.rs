@@ -70,7 +70,6 @@ impl Report {
     }
 
     /// What is not in the sums, a sentence each: lines that are no records, and jobs without one.
-    #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let first = self.skipped.first.as_ref();
         let damaged = first.map(|first| {

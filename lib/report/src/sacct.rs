@@ -49,7 +49,6 @@ pub struct Reader {
 
 impl Reader {
     /// `count_name`: the GRES that counts fractions. `has_restarts`: whether sacct has [`RESTARTS`].
-    #[must_use]
     pub fn new(count_name: &CountName, has_restarts: bool) -> Reader {
         let further = if has_restarts { format!(",{RESTARTS}") } else { String::new() };
         let fields = format!("{FIELDS}{further}");
@@ -60,10 +59,7 @@ impl Reader {
         }
     }
 
-    /// Reads a row; None for one that never started.
-    ///
-    /// # Errors
-    /// When it has other fields, or a field cannot be read.
+    /// Reads a row; None for one that never started. Errors: when it has other fields, or a field cannot be read.
     pub fn run(&self, line: &str) -> Result<Option<Run>, RowError> {
         let row = self.header.line(line)?;
         let text = |name| row.text(&[name]).map(str::to_owned);
@@ -174,7 +170,6 @@ impl Runs {
 
     /// Runs with fractions that records do not have or not have whole, as on a node whose disk was lost, by job and
     /// start; and their units that are in no record.
-    #[must_use]
     pub fn without_records(&self) -> Vec<(&Run, u64)> {
         let ran = |known: &&RunWithRecords| known.run.elapsed > 0;
         let all = self.by_job.values().flatten().filter(ran);

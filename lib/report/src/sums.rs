@@ -38,7 +38,6 @@ impl By {
     ];
 
     /// The word of `--by`, and the head of the column.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             By::User => "user",
@@ -91,7 +90,6 @@ pub struct Sums {
 
 impl Sums {
     /// The times with their names, in unit-seconds.
-    #[must_use]
     pub fn parts(&self) -> [(&'static str, u64); 6] {
         [
             ("allocated", self.allocated),
@@ -131,7 +129,6 @@ pub struct Table {
 
 impl Table {
     /// Without rows.
-    #[must_use]
     pub fn new(by: &[By]) -> Table {
         Table {
             by: by.to_vec(),
@@ -148,7 +145,6 @@ impl Table {
     }
 
     /// The rows, those with the most time first.
-    #[must_use]
     pub fn rows(&self) -> Vec<(&[String], &Sums)> {
         let rows = self.rows.iter();
         let mut rows: Vec<_> = rows.map(|(key, sums)| (key.as_slice(), sums)).collect();

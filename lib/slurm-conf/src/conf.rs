@@ -35,7 +35,6 @@ pub struct Line {
 
 impl Line {
     /// A line of these pairs.
-    #[must_use]
     pub fn new(place: LinePosition, pairs: Vec<(String, String)>) -> Line {
         Line {
             place,
@@ -119,9 +118,7 @@ fn is_list(key: &str) -> bool {
 pub type Read<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
 
 /// Reads a file of `Key=Value` lines with its includes.
-///
-/// # Errors
-/// The file cannot be read. An include that cannot be read is left out.
+/// Errors: the file cannot be read. An include that cannot be read is left out.
 pub fn read_conf(path: &Path, read: Read<'_>) -> io::Result<ConfFile> {
     let mut file = ConfFile {
         path: path.to_owned(),

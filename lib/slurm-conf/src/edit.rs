@@ -45,9 +45,7 @@ pub fn raw(text: &str, number: usize) -> String {
 }
 
 /// The text of a file as written, with the texts of the files that it includes in place of the lines that include them.
-///
-/// # Errors
-/// The file cannot be read. A line that includes a file which cannot be read stays.
+/// Errors: the file cannot be read. A line that includes a file which cannot be read stays.
 pub fn with_includes(path: &Path, read: Read<'_>) -> io::Result<String> {
     let mut whole = String::new();
     each_line(path, read, &mut |_, _, line| {

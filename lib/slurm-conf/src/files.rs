@@ -46,9 +46,7 @@ pub type Glob<'a> = &'a dyn Fn(&Path) -> Vec<PathBuf>;
 
 impl Files {
     /// Reads slurm.conf and the files beside it.
-    ///
-    /// # Errors
-    /// slurm.conf cannot be read. Other files that cannot be read count as absent.
+    /// Errors: slurm.conf cannot be read. Other files that cannot be read count as absent.
     pub fn read(slurm_conf: &Path, read: Read<'_>, glob: Glob<'_>) -> io::Result<Files> {
         let folder = slurm_conf.parent().unwrap_or(Path::new("/"));
         let slurm = read_conf(slurm_conf, read)?;

@@ -26,7 +26,6 @@ pub fn pack(summary: &impl Serialize) -> Option<String> {
 }
 
 /// The summary in a comment; None where the comment is another text.
-#[must_use]
 pub fn unpack<T: DeserializeOwned>(comment: &str) -> Option<T> {
     let packed = BASE64_STANDARD.decode(comment.strip_prefix(HEAD)?).ok()?;
     let mut json = Vec::new();

@@ -83,7 +83,6 @@ impl Running {
 }
 
 /// The reservations of `scontrol -o show reservation`, by name.
-#[must_use]
 pub fn reservations(text: &str) -> BTreeMap<String, Record> {
     let lines = text.lines().filter_map(|line| {
         // `Flags=` may be empty, and the next field is not its value.

@@ -24,25 +24,21 @@ pub struct Entry {
 
 impl Entry {
     /// The place of its line.
-    #[must_use]
     pub fn place(&self) -> &LinePosition {
         &self.own.place
     }
 
     /// The line itself.
-    #[must_use]
     pub fn line(&self) -> &Line {
         &self.own
     }
 
     /// A value, and the place where it is written.
-    #[must_use]
     pub fn find(&self, key: &str) -> Option<(&LinePosition, &str)> {
         let mut lines = std::iter::once(&self.own).chain(self.defaults.iter());
         lines.find_map(|line| Some((&line.place, line.get(key)?)))
     }
 
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.find(key).map(|(_, value)| value)
     }
@@ -63,13 +59,11 @@ pub struct SlurmNode {
 
 impl SlurmNode {
     /// Its `Gres=`.
-    #[must_use]
     pub fn gres(&self) -> Option<&str> {
         self.entry.get("Gres")
     }
 
     /// The CPUs for jobs, by the keys of scontrol, then by those of slurm.conf; None where neither says it.
-    #[must_use]
     pub fn cpus(&self) -> Option<u32> {
         let number = |key| self.number(key).and_then(|cpus| u32::try_from(cpus).ok());
         let product = || {
@@ -103,7 +97,6 @@ impl SlurmNode {
     }
 
     /// The memory for jobs in MiB; None where nothing says it.
-    #[must_use]
     pub fn memory(&self) -> Option<u64> {
         let reserved = self.number("MemSpecLimit").unwrap_or(0);
         self.number("RealMemory")?
@@ -144,7 +137,6 @@ pub struct Site {
 
 impl Site {
     /// Reads the lines of slurm.conf. Node lists that Slurm refuses have no nodes.
-    #[must_use]
     pub fn of(file: &ConfFile) -> Site {
         let mut site = Site::default();
         for (names, entry) in entries(file, "NodeName") {
@@ -171,7 +163,6 @@ impl Site {
 
     /// The nodes and partitions of the running slurmctld, which has resolved everything; without places in files. Nodes
     /// of the cloud that are switched off, which slurmctld does not show before 23.02, are taken from `written`.
-    #[must_use]
     pub fn of_running(running: &Running, written: Option<&Site>) -> Site {
         let mut site = Site::default();
         for (name, record) in &running.nodes {
@@ -194,12 +185,10 @@ impl Site {
         site
     }
 
-    #[must_use]
     pub fn node(&self, name: &str) -> Option<&SlurmNode> {
         self.nodes.get(*self.places.get(name)?)
     }
 
-    #[must_use]
     pub fn partition(&self, name: &str) -> Option<&Partition> {
         let mut partitions = self.partitions.iter();
         partitions.find(|partition| partition.name == name)

@@ -22,7 +22,6 @@ pub enum RowError {
 }
 
 /// A value has another form.
-#[must_use]
 pub fn wrong(name: &str, text: &str) -> RowError {
     let (name, text) = (name.to_owned(), text.to_owned());
     RowError::Value { name, text }
@@ -33,7 +32,6 @@ pub struct Header(Vec<String>);
 
 impl Header {
     /// The names of a line of a table, or of a list with commas.
-    #[must_use]
     pub fn of(names: &str) -> Header {
         let names = names.split(['|', ',']);
         Header(names.map(|name| name.trim().to_owned()).collect())
@@ -47,29 +45,23 @@ impl Header {
         })
     }
 
-    #[must_use]
     pub fn has(&self, names: &[&str]) -> bool {
         self.column(names).is_some()
     }
 
     /// The number of columns.
-    #[must_use]
     pub fn columns(&self) -> usize {
         self.0.len()
     }
 
     /// The place of the one column that has one of these names; None where none or several have.
-    #[must_use]
     pub fn only(&self, names: &[&str]) -> Option<usize> {
         let is_named = |own: &String| names.iter().any(|name| own.eq_ignore_ascii_case(name));
         let mut found = (0..self.0.len()).filter(|&at| is_named(&self.0[at]));
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// The row of these fields.
-    ///
-    /// # Errors
-    /// When it is not as long as the header.
+    /// The row of these fields. Errors: when it is not as long as the header.
     pub fn row<'a>(&'a self, fields: impl Iterator<Item = &'a [u8]>) -> Result<Row<'a>, RowError> {
         let fields: Vec<&[u8]> = fields.collect();
         let (found, wanted) = (fields.len(), self.0.len());
@@ -78,18 +70,12 @@ impl Header {
         if found == wanted { Ok(row) } else { Err(RowError::Fields { found, wanted }) }
     }
 
-    /// The row of a line.
-    ///
-    /// # Errors
-    /// As [`Header::row`].
+    /// The row of a line. Errors: as [`Header::row`].
     pub fn line<'a>(&'a self, line: &'a str) -> Result<Row<'a>, RowError> {
         self.row(line.split('|').map(str::as_bytes))
     }
 
-    /// The row of a line, whose last field may contain any character.
-    ///
-    /// # Errors
-    /// As [`Header::row`].
+    /// The row of a line, whose last field may contain any character. Errors: as [`Header::row`].
     pub fn open_line<'a>(&'a self, line: &'a str) -> Result<Row<'a>, RowError> {
         self.row(line.splitn(self.0.len(), '|').map(str::as_bytes))
     }
@@ -102,10 +88,7 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The text of a field; empty where it is missing.
-    ///
-    /// # Errors
-    /// When it is no UTF-8.
+    /// The text of a field; empty where it is missing. Errors: when it is no UTF-8.
     pub fn text(&self, names: &[&str]) -> Result<&'a str, RowError> {
         let column = self.header.column(names);
         let bytes = column.map_or(&b""[..], |at| self.fields[at]);
@@ -113,10 +96,7 @@ impl<'a> Row<'a> {
         Ok(text.trim())
     }
 
-    /// None where the field is missing or empty.
-    ///
-    /// # Errors
-    /// When it is another text.
+    /// None where the field is missing or empty. Errors: when it is another text.
     pub fn number<T: FromStr>(&self, names: &[&str]) -> Result<Option<T>, RowError> {
         match self.text(names)? {
             "" => Ok(None),
@@ -124,19 +104,13 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// A number that each row has.
-    ///
-    /// # Errors
-    /// When the field is another text.
+    /// A number that each row has. Errors: when the field is another text.
     pub fn needed<T: FromStr>(&self, name: &str) -> Result<T, RowError> {
         let text = self.text(&[name])?;
         text.parse().map_err(|_| wrong(name, text))
     }
 
-    /// None where there is no time yet.
-    ///
-    /// # Errors
-    /// When the field is another text.
+    /// None where there is no time yet. Errors: when the field is another text.
     pub fn time(&self, name: &str) -> Result<Option<u64>, RowError> {
         let text = self.text(&[name])?;
         value::time(text).map_err(|_| wrong(name, text))

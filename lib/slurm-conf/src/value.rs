@@ -14,10 +14,7 @@ pub const LONGEST: u64 = 1 << 40;
 pub struct NoValue;
 
 /// Seconds since 1970 of `2026-11-23T08:00:00`, or of a number of seconds (`SLURM_TIME_FORMAT=%s`). A time without a
-/// zone counts as UTC. None for `Unknown`, `None` and the empty text.
-///
-/// # Errors
-/// The text is another one.
+/// zone counts as UTC. None for `Unknown`, `None` and the empty text. Errors: the text is another one.
 pub fn time(text: &str) -> Result<Option<u64>, NoValue> {
     if matches!(text, "" | "Unknown" | "None" | "N/A") {
         return Ok(None);
@@ -40,7 +37,6 @@ pub fn time(text: &str) -> Result<Option<u64>, NoValue> {
 }
 
 /// `1-02:03:04`, `1-02`, `02:03:04`, `03:04` or `03:04.567`.
-#[must_use]
 pub fn span(text: &str) -> Option<Duration> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (Some(days.parse::<u64>().ok()?), clock),
@@ -70,9 +66,7 @@ pub fn span(text: &str) -> Option<Duration> {
 }
 
 /// Seconds of minutes or a span: `1440`, `1-00:00:00`; None for `UNLIMITED`, `Partition_Limit` and the empty text.
-///
-/// # Errors
-/// The text is another one.
+/// Errors: the text is another one.
 pub fn limit(text: &str) -> Result<Option<u64>, NoValue> {
     let open = ["", "UNLIMITED", "Partition_Limit", "INVALID", "INFINITE"];
     if open.iter().any(|word| text.eq_ignore_ascii_case(word)) {
@@ -88,7 +82,6 @@ pub fn limit(text: &str) -> Result<Option<u64>, NoValue> {
 }
 
 /// Bytes of `1234M`, `3.5G`, `1024K`, or without a unit. A letter behind the unit says whose they are (`4Gn`).
-#[must_use]
 pub fn bytes(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: f64 = digits.parse().ok()?;
@@ -100,7 +93,6 @@ pub fn bytes(text: &str) -> Option<f64> {
 }
 
 /// The value of `name=` in a list of TRES.
-#[must_use]
 pub fn tres<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut items = text.split(',');
     items.find_map(|item| item.strip_prefix(name)?.strip_prefix('='))
@@ -108,7 +100,6 @@ pub fn tres<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// What a GPU brings: `DefCpuPerGPU` and `DefMemPerGPU` by themselves, as files have them, or in `JobDefaults`, as
 /// scontrol prints them. `value`: the value of a key of the partition, or of the cluster.
-#[must_use]
 pub fn job_defaults(value: &dyn Fn(&str) -> Option<String>) -> PerGpu {
     let all = value("JobDefaults").unwrap_or_default();
     let number = |name: &str| {

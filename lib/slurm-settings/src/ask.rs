@@ -48,9 +48,7 @@ pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
 }
 
 /// The output of a program of Slurm.
-///
-/// # Errors
-/// The program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
+/// Errors: the program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
 pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
     Ok(slurm_says(program, arguments, &[])?.stdout)
 }
@@ -63,7 +61,6 @@ pub(super) fn awaited_file() -> Option<PathBuf> {
 }
 
 /// The release of the Slurm on this host, which need not run; None without one or without its files.
-#[must_use]
 pub fn installed_release() -> Option<SlurmRelease> {
     let said = ask_slurm("scontrol", &["--version"]).ok()?;
     said.split_whitespace().last()?.parse().ok()
@@ -78,10 +75,7 @@ pub(super) fn joined(
     thread.join().unwrap_or_else(panicked)
 }
 
-/// The output of a program of Slurm, with that on stderr. `environment`: variables for it.
-///
-/// # Errors
-/// As [`ask_slurm`].
+/// The output of a program of Slurm, with that on stderr. `environment`: variables for it. Errors: as [`ask_slurm`].
 pub fn slurm_says(
     program: &'static str,
     arguments: &[&str],
@@ -149,7 +143,6 @@ const LOCAL: [&str; 4] = [
 ];
 
 /// A program of Slurm that is asked about the cluster of its slurm.conf, whatever the user's variables select.
-#[must_use]
 pub fn of_own_cluster(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

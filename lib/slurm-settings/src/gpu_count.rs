@@ -14,7 +14,6 @@ use super::gres_lines::{GresDevice, NodeLines, is_own_type};
 use super::{HostGpus, Settings};
 
 /// The Types of a node's GPUs that Slurm itself lends, because no pool has them.
-#[must_use]
 pub fn types_without_pool(node: &SlurmNode, config: &Config) -> Vec<String> {
     let pools = config.pools_of_node(&node.name);
     let has_others = pools.iter().all(|pool| pool.gpus.is_some());
@@ -50,7 +49,6 @@ pub enum GpuCount {
 
 impl GpuCount {
     /// The number, if one is known or assumed.
-    #[must_use]
     pub fn number(&self) -> Option<u32> {
         match self {
             GpuCount::Known(count) | GpuCount::Assumed(count) => Some(*count),
@@ -77,7 +75,6 @@ struct Sources<'a> {
 }
 
 /// The number of GPUs of a node of pools.
-#[must_use]
 pub fn of(settings: &Settings, config: &Config, node: &str) -> GpuCount {
     let pools = config.pools_of_node(node);
     if pools.iter().all(|pool| pool.gpus.is_some()) {
@@ -115,7 +112,6 @@ pub(super) fn with_resources(settings: &Settings, config: &Config, node: &str) -
 }
 
 /// The Types of the whole GPUs that Slurm's files and slurmctld count on a node, in small letters.
-#[must_use]
 pub fn types(settings: &Settings, config: &Config, node: &str) -> BTreeSet<String> {
     let sources = sources(settings, config, node);
     let counted = sources.texts.iter().flat_map(|(_, counts)| counts.keys());

@@ -13,7 +13,6 @@ use super::{Settings, gpu_count, rules};
 const SAFE_FROM: SlurmRelease = SlurmSeries::new(23, 11).release(5);
 
 /// Whether gres.conf of this Slurm may have `Cores=` on the lines of gpufrac.
-#[must_use]
 pub fn takes_cores(release: SlurmRelease) -> bool {
     release >= SAFE_FROM
 }

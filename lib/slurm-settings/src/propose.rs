@@ -83,10 +83,7 @@ pub struct Texts<'a> {
     pub glob: Glob<'a>,
 }
 
-/// Computes the changes of Slurm's files for the pools.
-///
-/// # Errors
-/// slurm.conf cannot be read.
+/// Computes the changes of Slurm's files for the pools. Errors: slurm.conf cannot be read.
 pub fn propose(
     settings: &Settings,
     config: &Config,

@@ -63,7 +63,6 @@ pub enum ClientError {
 
 impl ClientError {
     /// Whether slurmctld refused because the job is not a batch job or forbids requeueing.
-    #[must_use]
     pub fn cannot_requeue(&self) -> bool {
         matches!(self, Self::Call { code, .. }
             if *code == raw::ESLURM_BATCH_ONLY as i32 || *code == raw::ESLURM_DISABLED as i32)
@@ -224,9 +223,7 @@ impl Client {
     }
 
     /// The libslurm of the slurmstepd that loaded this plugin, already initialised.
-    ///
-    /// # Errors
-    /// The library lacks a function.
+    /// Errors: the library lacks a function.
     #[cfg(feature = "plugin")]
     pub fn of_host() -> Result<Self, ClientError> {
         // slurmstepd takes SPANK plugins of its own series alone.
@@ -286,19 +283,14 @@ impl Client {
         }
     }
 
-    /// As [`Client::job`], for a job that must exist.
-    ///
-    /// # Errors
-    /// As [`Client::job`], and if Slurm does not know the job.
+    /// As [`Client::job`], for a job that must exist. Errors: as [`Client::job`], and if Slurm does not know the job.
     pub fn known_job(&self, job_id: u32) -> Result<JobInfo, ClientError> {
         self.job(job_id)?
             .ok_or_else(|| self.failure("slurm_load_job", raw::ESLURM_INVALID_JOB_ID as i32))
     }
 
     /// The record of a job in this cluster's slurmctld; None if Slurm does not know the job (any more).
-    ///
-    /// # Errors
-    /// slurmctld did not answer, or returned another error.
+    /// Errors: slurmctld did not answer, or returned another error.
     pub fn job(&self, job_id: u32) -> Result<Option<JobInfo>, ClientError> {
         let mut answer: *mut raw::job_info_msg_t = ptr::null_mut();
         // SAFETY: `answer` receives a message that is freed below.
@@ -334,9 +326,7 @@ impl Client {
     ///
     /// All components of a heterogeneous job are requeued, whichever is given: slurmctld refuses the id of any but
     /// the first (`ESLURM_NOT_HET_JOB_LEADER`, `_job_requeue` of 22.05), and the first stands for all.
-    ///
-    /// # Errors
-    /// [`ClientError::cannot_requeue`] is true for interactive jobs; or slurmctld did not answer.
+    /// Errors: [`ClientError::cannot_requeue`] is true for interactive jobs; or slurmctld did not answer.
     pub fn requeue(&self, job: &JobInfo, hold: bool) -> Result<(), ClientError> {
         let id = c_text(&job.title_for_requeue());
         let held = if hold { raw::GPUFRAC_JOB_REQUEUE_HOLD } else { 0 };
@@ -354,10 +344,7 @@ impl Client {
     /// Cancels a job, as scancel does.
     ///
     /// Of a running heterogeneous job only this component ends, unless it is the first one, with which all end, or
-    /// `SchedulerParameters` has `whole_hetjob`.
-    ///
-    /// # Errors
-    /// slurmctld refused or did not answer.
+    /// `SchedulerParameters` has `whole_hetjob`. Errors: slurmctld refused or did not answer.
     pub fn cancel(&self, job: &JobInfo) -> Result<(), ClientError> {
         self.kill(job, libc::SIGKILL as u16, 0)
     }
@@ -401,10 +388,7 @@ impl Client {
     }
 
     /// Sets the comment of admins (`AdminComment`), replacing the old one; only root may. It must be set before the
-    /// job is ended.
-    ///
-    /// # Errors
-    /// slurmctld refused (`ESLURM_JOB_FINISHED`: the job has ended) or did not answer.
+    /// job is ended. Errors: slurmctld refused (`ESLURM_JOB_FINISHED`: the job has ended) or did not answer.
     pub fn set_admin_comment(&self, job: &JobInfo, comment: &str) -> Result<(), ClientError> {
         let comment = c_text(comment);
         self.update(job, |change| {
@@ -436,9 +420,7 @@ impl Client {
     }
 
     /// Writes a line to the terminal of an interactive job, or to the output of a batch job.
-    ///
-    /// # Errors
-    /// slurmctld refused or did not answer.
+    /// Errors: slurmctld refused or did not answer.
     pub fn notify(&self, job: &JobInfo, line: &str) -> Result<(), ClientError> {
         let line = c_text(line);
         // SAFETY: libslurm copies the text into the message before it returns. This call looks for

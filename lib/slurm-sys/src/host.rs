@@ -26,7 +26,6 @@ fn slurm_conf() -> Option<*const raw::slurm_conf_t> {
 
 /// The time when this process last read slurm.conf, in seconds since 1970; it changes with `scontrol reconfigure`.
 /// None if this release does not export its configuration.
-#[must_use]
 pub fn slurm_conf_read_at() -> Option<i64> {
     let slurm_conf = slurm_conf()?;
     // SAFETY: `slurm_conf` is a `slurm_conf_t` that lives as long as the process. Another
@@ -38,7 +37,6 @@ pub fn slurm_conf_read_at() -> Option<i64> {
 ///
 /// # Safety
 /// No other thread reads slurm.conf at this time: call it while Slurm loads the plugin.
-#[must_use]
 pub unsafe fn slurm_conf_path() -> Option<PathBuf> {
     let slurm_conf = slurm_conf()?;
     // SAFETY: by the contract of this function the text stays as it is.
@@ -46,7 +44,6 @@ pub unsafe fn slurm_conf_path() -> Option<PathBuf> {
 }
 
 /// Whether a job may reserve cores for the system (`AllowSpecResourcesUsage`); such a job has its nodes exclusively.
-#[must_use]
 pub fn takes_core_spec() -> bool {
     slurm_conf().is_some_and(|slurm_conf| {
         // SAFETY: as in `slurm_conf_read_at`.
@@ -57,7 +54,6 @@ pub fn takes_core_spec() -> bool {
 
 /// The cluster's `DefMemPerCPU` or `DefMemPerNode`, in the form of a job's `pn_min_memory`; 0 for all memory of a node.
 /// None outside Slurm's programs.
-#[must_use]
 pub fn default_memory() -> Option<u64> {
     // SAFETY: as in `slurm_conf_read_at`.
     slurm_conf()
@@ -68,7 +64,6 @@ pub fn default_memory() -> Option<u64> {
 ///
 /// From 23.11 on the old one waits for the new one, and continues if the new one does not start (`_try_to_reconfig`
 /// of `src/slurmctld/controller.c`). If the old one was started with `-D`, it becomes the new one itself.
-#[must_use]
 pub fn is_reconfigured() -> bool {
     std::env::var_os("SLURMCTLD_RECONF_PARENT_FD").is_some()
 }
@@ -77,7 +72,6 @@ pub fn is_reconfigured() -> bool {
 ///
 /// # Safety
 /// The caller holds slurmctld's partition lock, as in job_submit.
-#[must_use]
 pub unsafe fn controller_default_partition() -> Option<String> {
     let name = variable(c"default_part_name").cast::<*const c_char>();
     if name.is_null() {
@@ -92,7 +86,6 @@ pub unsafe fn controller_default_partition() -> Option<String> {
 ///
 /// # Safety
 /// The caller holds slurmctld's partition lock, as in job_submit.
-#[must_use]
 pub unsafe fn controller_has_partition(name: &str) -> bool {
     let Ok(name) = CString::new(name) else {
         return false;
@@ -129,7 +122,6 @@ pub struct Partitions {
 }
 
 /// Asks slurmctld for its partitions from inside a client command (one RPC).
-#[must_use]
 pub fn ask_partitions() -> Option<Partitions> {
     let mut answer: *mut raw::partition_info_msg_t = ptr::null_mut();
     // SAFETY: `answer` receives a message, read and freed below; clients are single-threaded here.
@@ -186,10 +178,7 @@ pub enum ConfigurationError<E> {
 }
 
 /// Reads the file named by the environment variable of this process, otherwise `default`. `parse` gets the text and
-/// the path.
-///
-/// # Errors
-/// The file cannot be read, or `parse` refuses its text.
+/// the path. Errors: the file cannot be read, or `parse` refuses its text.
 pub fn read_configuration<T, E>(
     variable: &str,
     default: &str,

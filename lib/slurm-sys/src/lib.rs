@@ -61,13 +61,11 @@ pub mod raw {
 const SERIES: Series = Release::BUILT_FOR.series();
 
 /// Whether TRES strings of this Slurm have the form `gres/name` (from 23.11); earlier ones have `gres:name`.
-#[must_use]
 pub fn gres_with_slash() -> bool {
     SERIES >= Series(23, 11)
 }
 
 /// Whether the commands have the option `--tres-per-task` (from 23.02).
-#[must_use]
 pub fn has_tres_per_task() -> bool {
     SERIES >= Series(23, 2)
 }
@@ -75,7 +73,6 @@ pub fn has_tres_per_task() -> bool {
 /// Whether clients end with an error if `--gres` has a name that begins with `gpu` and `--gpus-per-node` was given,
 /// too (from 26.05, `_validate_gres_vs_gpus_per_node` of `slurm_opt.c`). An option from the environment counts even
 /// after it was reset.
-#[must_use]
 pub fn gres_excludes_gpus_per_node() -> bool {
     SERIES >= Series(26, 5)
 }
@@ -84,7 +81,6 @@ pub fn gres_excludes_gpus_per_node() -> bool {
 /// counting them (`_update_job` of `job_mgr.c` replaces the job's list only with one that has items), and 22.05 divides
 /// by zero if they are shares (`gres_job_state_validate`).
 #[cfg(feature = "plugin")]
-#[must_use]
 pub fn updates_take_counts() -> bool {
     release::running() >= Release::new(26, 5, 5)
 }
@@ -92,7 +88,6 @@ pub fn updates_take_counts() -> bool {
 /// Whether this Slurm forgets that shares of a GPU are in use when the first of their jobs ends (before 23.11.5,
 /// `_job_dealloc` of `gres_ctld.c`).
 #[cfg(feature = "plugin")]
-#[must_use]
 pub fn forgets_shares() -> bool {
     release::running() < Release::new(23, 11, 5)
 }

@@ -79,7 +79,6 @@ pub unsafe fn append_line(field: *mut *mut c_char, line: &str) {
 ///
 /// # Safety
 /// `text` is NULL or a NUL-terminated string allocated by Slurm that nobody else owns.
-#[must_use]
 pub unsafe fn take(mut text: *mut c_char) -> Option<String> {
     // SAFETY: by the contract of this function.
     unsafe {

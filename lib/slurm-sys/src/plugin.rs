@@ -1,7 +1,6 @@
 //! The three symbols that Slurm expects in every plugin (`src/common/plugin.c`), and gpufrac's own.
 
 /// A NUL-terminated text in the form that Slurm expects of a symbol: the bytes themselves, not a pointer.
-#[must_use]
 pub const fn name<const N: usize>(text: &str) -> [u8; N] {
     let bytes = text.as_bytes();
     assert!(bytes.len() < N, "the array must have room for the NUL");

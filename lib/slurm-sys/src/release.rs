@@ -38,19 +38,16 @@ impl Release {
     /// The release of the headers.
     pub const BUILT_FOR: Self = Self(crate::raw::SLURM_VERSION_NUMBER);
 
-    #[must_use]
     pub const fn new(major: u8, minor: u8, micro: u8) -> Self {
         Self(u32::from_be_bytes([0, major, minor, micro]))
     }
 
     /// The number that Slurm compares.
-    #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
     /// The series of the release.
-    #[must_use]
     pub const fn series(self) -> Series {
         let [_, major, minor, _] = self.0.to_be_bytes();
         Series(major, minor)

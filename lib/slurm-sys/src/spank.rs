@@ -63,27 +63,23 @@ pub struct Spank(raw::spank_t);
 impl Spank {
     /// # Safety
     /// `handle` is the one that Slurm passed to the hook, and `Spank` does not outlive the call.
-    #[must_use]
     pub const unsafe fn new(handle: raw::spank_t) -> Self {
         Self(handle)
     }
 
     /// Whether this process is slurmstepd, on a node of the job.
-    #[must_use]
     pub fn is_remote(self) -> bool {
         // SAFETY: by the contract of `new`.
         unsafe { raw::spank_remote(self.0) == 1 }
     }
 
     /// Whether this process is slurmd, where most of the API has no answers.
-    #[must_use]
     pub fn is_slurmd() -> bool {
         // SAFETY: a plain question about this process.
         unsafe { raw::spank_context() == raw::S_CTX_SLURMD }
     }
 
     /// Whether this process is srun, sbatch or salloc.
-    #[must_use]
     pub fn is_command() -> bool {
         // SAFETY: a plain question about this process.
         let context = unsafe { raw::spank_context() };
@@ -91,9 +87,7 @@ impl Spank {
     }
 
     /// Adds an option to the commands. Call it only in `slurm_spank_init`, in every process that runs this hook.
-    ///
-    /// # Errors
-    /// [`SpankError::Refused`].
+    /// Errors: [`SpankError::Refused`].
     pub fn register(self, option: &CommandOption) -> Result<(), SpankError> {
         let mut option = raw::spank_option {
             name: option.name.as_ptr().cast_mut(),
@@ -117,18 +111,15 @@ impl Spank {
     }
 
     /// The job id (of a heterogeneous job: that of this component).
-    #[must_use]
     pub fn job_id(self) -> Option<u32> {
         self.number(raw::S_JOB_ID)
     }
 
     /// The user id of the job.
-    #[must_use]
     pub fn user_id(self) -> Option<u32> {
         self.number(raw::S_JOB_UID)
     }
 
-    #[must_use]
     pub fn step(self) -> Option<Step> {
         Some(match self.number(raw::S_JOB_STEPID)? {
             raw::GPUFRAC_BATCH_SCRIPT => Step::Batch,
@@ -139,31 +130,26 @@ impl Spank {
     }
 
     /// The pid of the hook's task; None if the hook is not about a task.
-    #[must_use]
     pub fn task_pid(self) -> Option<u32> {
         self.number(raw::S_TASK_PID)
     }
 
     /// The number of the hook's task among those of the step on this node; None if the hook is not about a task.
-    #[must_use]
     pub fn task(self) -> Option<usize> {
         usize::try_from(self.number(raw::S_TASK_ID)?).ok()
     }
 
     /// The status of the task that ended, as `waitpid` gives it.
-    #[must_use]
     pub fn task_status(self) -> Option<i32> {
         self.number(raw::S_TASK_EXIT_STATUS).map(u32::cast_signed)
     }
 
     /// The number of tasks of the step on this node.
-    #[must_use]
     pub fn local_tasks(self) -> Option<usize> {
         usize::try_from(self.number(raw::S_JOB_LOCAL_TASK_COUNT)?).ok()
     }
 
     /// The value of a variable of the job's environment.
-    #[must_use]
     pub fn variable(self, name: &str) -> Option<String> {
         let name = CString::new(name).ok()?;
         let mut size = VALUE_USUAL;
@@ -183,9 +169,7 @@ impl Spank {
     }
 
     /// Sets a variable of the job's environment; replaces the user's value.
-    ///
-    /// # Errors
-    /// Slurm refused, or the name or the value contains a NUL.
+    /// Errors: Slurm refused, or the name or the value contains a NUL.
     pub fn set_variable(self, name: &str, value: &str) -> Result<(), SpankError> {
         let (name, value) = (CString::new(name)?, CString::new(value)?);
         // SAFETY: by the contract of `new`; Slurm copies both texts.
@@ -213,7 +197,6 @@ fn succeeded(code: raw::spank_err_t) -> Result<(), SpankError> {
 ///
 /// # Safety
 /// `argv` holds `argc` NUL-terminated strings, as Slurm passes them to every hook.
-#[must_use]
 pub unsafe fn arguments(argc: c_int, argv: *mut *mut c_char) -> Vec<String> {
     // SAFETY: by the contract of this function.
     unsafe { text::read_list(argv, u32::try_from(argc).unwrap_or(0)) }

@@ -6,7 +6,6 @@ use std::ffi::{CStr, c_char};
 ///
 /// # Safety
 /// `text` is NULL or points to a NUL-terminated string.
-#[must_use]
 pub unsafe fn read(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
@@ -24,7 +23,6 @@ pub unsafe fn read(text: *const c_char) -> Option<String> {
 ///
 /// # Safety
 /// `text` is NULL or points to a NUL-terminated string.
-#[must_use]
 pub unsafe fn length(text: *const c_char, limit: usize) -> usize {
     if text.is_null() {
         return 0;
@@ -37,7 +35,6 @@ pub unsafe fn length(text: *const c_char, limit: usize) -> usize {
 ///
 /// # Safety
 /// `list` is NULL or holds `count` pointers, each NULL or a NUL-terminated string.
-#[must_use]
 pub unsafe fn read_list(list: *mut *mut c_char, count: u32) -> Vec<String> {
     if list.is_null() {
         return Vec::new();

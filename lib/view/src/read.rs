@@ -25,10 +25,7 @@ struct Header {
 }
 
 impl NodeStatus {
-    /// Reads the text of a node's file.
-    ///
-    /// # Errors
-    /// It is not such a file, or one of a later version.
+    /// Reads the text of a node's file. Errors: it is not such a file, or one of a later version.
     pub fn parse(text: &str) -> Result<NodeStatus, ViewError> {
         // The version is read first, because another version may give the other keys another meaning.
         let Header { version } = serde_json::from_str(text)?;

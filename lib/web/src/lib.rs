@@ -174,7 +174,6 @@ pub struct Sample {
 }
 
 /// The newest sample of each job.
-#[must_use]
 pub fn samples(nodes: &[Arc<NodeStatus>]) -> BTreeMap<u32, Sample> {
     let sample = |held: Vec<SliceOnNode<'_>>| {
         let usages = || held.iter().filter_map(|held| held.slice.usage.as_ref());
@@ -195,7 +194,6 @@ pub fn samples(nodes: &[Arc<NodeStatus>]) -> BTreeMap<u32, Sample> {
 }
 
 /// The name of a file for a name of a node. Slurm's names have none of the other characters.
-#[must_use]
 pub fn file_name(node: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let name: String = node
@@ -210,7 +208,6 @@ pub fn file_name(node: &str) -> String {
 }
 
 /// The files of the site; the map is last, so that its links lead to pages that are there.
-#[must_use]
 pub fn files(site: &Site) -> Vec<File> {
     let page = |folder, name: &str, text| File {
         folder,

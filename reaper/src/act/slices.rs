@@ -102,16 +102,11 @@ pub trait Slices {
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError>;
 
     /// Lets HAMi-core keep to a lease's limit of compute, or lifts it. Says whether there is a program that it holds
-    /// for.
-    ///
-    /// # Errors
-    /// The file of the job cannot be used.
+    /// for. Errors: the file of the job cannot be used.
     fn limit(&self, node: &Node, lease: &Lease, limited: bool) -> Result<bool, SliceError>;
 
     /// Ends a process of the lease's job that cannot see what limits it. Returns whether it still was one.
-    ///
-    /// # Errors
-    /// The kernel does not let this program end it.
+    /// Errors: the kernel does not let this program end it.
     fn end_unlimited(&self, lease: &Lease, pid: u32) -> Result<bool, SliceError>;
 
     /// The GPU instances on GPUs of pools that no lease names: an admin's own, or the rest of a lease that was
@@ -127,10 +122,7 @@ pub trait Slices {
     /// The places that are stuck; none where the records cannot be read, which [`crate::care`] reports.
     fn stuck(&self, node: &Node) -> Vec<Stuck>;
 
-    /// What prologs and epilogs did since the last call.
-    ///
-    /// # Errors
-    /// Their file cannot be read.
+    /// What prologs and epilogs did since the last call. Errors: their file cannot be read.
     fn outcomes(&self, node: &Node) -> Result<Vec<Outcome>, FileError>;
 
     /// Users' processes on slices and GPUs of pools whose jobs have no lease there.

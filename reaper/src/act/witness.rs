@@ -40,10 +40,7 @@ pub struct Witness(Arc<Mutex<Vec<(BootTime, JobInfo)>>>);
 
 impl Witness {
     /// Asks about each job whose slice is released, in a thread, until this process ends. `run`: the folder with the
-    /// leases.
-    ///
-    /// # Errors
-    /// The folder cannot be watched.
+    /// leases. Errors: the folder cannot be watched.
     pub fn follow(
         run: &Path,
         slurm: impl JobControl + Send + 'static,

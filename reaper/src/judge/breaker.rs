@@ -131,7 +131,6 @@ impl UserCounts {
     }
 
     /// The sum of all users.
-    #[must_use]
     pub fn total(&self) -> Count {
         self.0.values().fold(Count::default(), |mut sum, count| {
             sum.add(*count);
@@ -146,7 +145,6 @@ impl UserCounts {
 /// could open the breaker with idle slices of one account, and so keep all idle slices. In the cluster the other
 /// users must have enough leases by themselves, so that one more idle slice does not help. On a node only two users
 /// may have leases; if none of their slices looks used, nothing shows that the telemetry works.
-#[must_use]
 pub fn is_open(limits: &Breaker, scope: BreakerScope, counts: &UserCounts) -> bool {
     let share = share(limits, scope);
     let total = counts.total();

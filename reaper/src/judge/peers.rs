@@ -174,9 +174,7 @@ impl Peers {
 
     /// The time for which all nodes of a job claim that their parts are stalled. `valid`: the greatest age of a
     /// claim. Only the first node of the job gets an answer, because only one node decides.
-    ///
-    /// # Errors
-    /// A node has no claim, or the claims cannot be read.
+    /// Errors: a node has no claim, or the claims cannot be read.
     pub fn stalled(
         &mut self,
         key: Key,

@@ -74,10 +74,7 @@ pub struct TakenUp {
 }
 
 impl NodeBooks {
-    /// Opens the folders, or makes them.
-    ///
-    /// # Errors
-    /// A folder is not root's alone.
+    /// Opens the folders, or makes them. Errors: a folder is not root's alone.
     pub fn open(run: &Path, state: &Path) -> Result<NodeBooks, FileError> {
         Ok(NodeBooks {
             run: RootDir::create(&run.join(usage::REAPER), 0o755)?.0,

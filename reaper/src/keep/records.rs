@@ -25,10 +25,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens the folders, or creates them.
-    ///
-    /// # Errors
-    /// Users other than root can change a folder.
+    /// Opens the folders, or creates them. Errors: users other than root can change a folder.
     pub fn open(run: &Path, state: &Path) -> Result<Records, FileError> {
         let (dir, _) = RootDir::create(&run.join("reaper"), FOLDER_MODE)?;
         let (living, _) = RootDir::create(&run.join("reaper/jobs"), FOLDER_MODE)?;

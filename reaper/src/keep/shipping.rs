@@ -68,10 +68,7 @@ struct Position {
 }
 
 /// Copies what was added since the last time. Says whether more is left. `shared`: the folder of the nodes, which must
-/// exist.
-///
-/// # Errors
-/// A file cannot be read or written. What was not copied is copied the next time.
+/// exist. Errors: a file cannot be read or written. What was not copied is copied the next time.
 pub fn ship(state: &Path, shared: &Path, node: &str) -> Result<bool, ShippingError> {
     let state = RootDir::open(state)?;
     // A file system that is not mounted must not get a folder.
@@ -112,10 +109,7 @@ pub fn ship_own(state: &Path, shared: Option<&Path>, node: &str) -> Result<bool,
     batch.done(&state, OWN_POSITION)
 }
 
-/// Copies what is left, but not for long.
-///
-/// # Errors
-/// Those of `copy`, which says whether more is left.
+/// Copies what is left, but not for long. Errors: those of `copy`, which says whether more is left.
 pub fn all(copy: impl Fn() -> Result<bool, ShippingError>) -> Result<(), ShippingError> {
     for _ in 0..MOST_COPIES {
         if !copy()? {

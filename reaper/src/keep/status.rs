@@ -42,9 +42,7 @@ pub enum StatusError {
 /// Shows the state of the node to its users.
 pub trait Board {
     /// Writes the file of the node, and its copy in the shared folder.
-    ///
-    /// # Errors
-    /// One of the files could not be written; that of the shared folder perhaps in an earlier call.
+    /// Errors: one of the files could not be written; that of the shared folder perhaps in an earlier call.
     fn show(
         &mut self,
         node: NodeStatus,
@@ -160,10 +158,7 @@ pub struct StatusFiles {
 }
 
 impl StatusFiles {
-    /// Opens the folder, or creates it.
-    ///
-    /// # Errors
-    /// Others than root can change the folder.
+    /// Opens the folder, or creates it. Errors: others than root can change the folder.
     pub fn open(run: &Path) -> Result<StatusFiles, FileError> {
         let (dir, _) = RootDir::create(&run.join("reaper"), FOLDER_MODE)?;
         Ok(StatusFiles {

@@ -19,9 +19,7 @@ pub struct Claims {
 
 impl Claims {
     /// Takes slices for `tasks` tasks: free ones; if there are too few (`--overlap`), also slices that are in use.
-    ///
-    /// # Errors
-    /// A lock could not be requested.
+    /// Errors: a lock could not be requested.
     pub fn take(locks: &Locks, leases: &[Lease], tasks: usize) -> Result<Claims, LockError> {
         let wanted = tasks.clamp(1, leases.len().max(1));
         let (mut slices, mut held, mut busy) = (Vec::new(), Vec::new(), Vec::new());

@@ -22,10 +22,7 @@ mod life;
 mod session;
 
 /// Installs the newest built library near the running program as ROOT/lib/libcuda.so.1. Programs with ROOT/lib in
-/// `LD_LIBRARY_PATH` find it.
-///
-/// # Errors
-/// It is not built, or cannot be copied.
+/// `LD_LIBRARY_PATH` find it. Errors: it is not built, or cannot be copied.
 pub fn install(root: &Path) -> io::Result<()> {
     let program = std::env::current_exe()?;
     let folder = program.parent().unwrap_or(Path::new("."));

@@ -55,7 +55,6 @@ pub struct Lies(BTreeSet<String>);
 
 impl Lies {
     /// Those in the file of a node; none without the file.
-    #[must_use]
     pub fn of(root: &Path) -> Lies {
         let text = fs::read(root.join("cuda.json")).unwrap_or_default();
         Lies(serde_json::from_slice(&text).unwrap_or_default())
@@ -65,7 +64,6 @@ impl Lies {
     ///
     /// # Panics
     /// The name is not one of [`LIES`].
-    #[must_use]
     pub fn has(&self, name: &str) -> bool {
         assert!(LIES.iter().any(|(known, _)| *known == name), "{name}");
         self.0.contains(name)

@@ -80,10 +80,7 @@ pub fn proxy() -> Option<String> {
     (!value.is_empty() && value != "DIRECT").then(|| value.to_owned())
 }
 
-/// The machine's mirror.
-///
-/// # Errors
-/// apt has no source with the component main.
+/// The machine's mirror. Errors: apt has no source with the component main.
 pub fn mirror() -> Result<String, DebianError> {
     let format = "$(COMPONENT) $(SUITE) $(REPO_URI)";
     let sources = run(Command::new("apt-get").args([
@@ -115,9 +112,7 @@ pub struct Release {
 
 impl Release {
     /// Prepares a release in a folder below `cache`, and downloads its package lists unless those of today are there.
-    ///
-    /// # Errors
-    /// There is no mirror, or it cannot be reached.
+    /// Errors: there is no mirror, or it cannot be reached.
     pub fn open(cache: &Path, name: &str) -> Result<Release, DebianError> {
         let folder = cache.join(name);
         for part in ["lists/partial", "archives/partial", "state", "packages"] {
@@ -182,10 +177,7 @@ impl Release {
         command
     }
 
-    /// The version of a package; None if the release does not have it.
-    ///
-    /// # Errors
-    /// apt fails.
+    /// The version of a package; None if the release does not have it. Errors: apt fails.
     pub fn version(&self, name: &str) -> Result<Option<String>, DebianError> {
         let text = run(self.apt("apt-cache").args(["policy", name]))?;
         let version = text
@@ -196,10 +188,7 @@ impl Release {
             .map(str::to_owned))
     }
 
-    /// The file of a package, downloaded or from the cache.
-    ///
-    /// # Errors
-    /// The release does not have it.
+    /// The file of a package, downloaded or from the cache. Errors: the release does not have it.
     pub fn package(&self, name: &str) -> Result<PathBuf, DebianError> {
         let folder = self.folder.join("packages");
         let find = || -> Option<PathBuf> {
@@ -221,10 +210,7 @@ impl Release {
         find().ok_or_else(|| DebianError::Nothing(name.to_owned()))
     }
 
-    /// Downloads packages with all of their dependencies, libc included.
-    ///
-    /// # Errors
-    /// The release does not have them.
+    /// Downloads packages with all of their dependencies, libc included. Errors: the release does not have them.
     pub fn packages_with_dependencies(&self, names: &[&str]) -> Result<Vec<PathBuf>, DebianError> {
         let arguments = ["-q", "-y", "--download-only", "--no-install-recommends"];
         run(self
@@ -245,19 +231,13 @@ impl Release {
     }
 }
 
-/// Unpacks a package without running its scripts.
-///
-/// # Errors
-/// dpkg fails.
+/// Unpacks a package without running its scripts. Errors: dpkg fails.
 pub fn extract(package: &Path, to: &Path) -> Result<(), DebianError> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(to)).map(drop)
 }
 
 /// Unpacks packages as the tree of a machine for chroot: with the links of a merged `/usr`, and with root as the only
-/// user.
-///
-/// # Errors
-/// tar or the file system fails.
+/// user. Errors: tar or the file system fails.
 pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
     for name in ["bin", "lib", "lib64", "sbin"] {
         let target = to.join("usr").join(name);
@@ -289,9 +269,7 @@ pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
 }
 
 /// The path of `nvidia-smi` of a release, and the driver version that it requires. It is downloaded once.
-///
-/// # Errors
-/// The release could not be queried, or the package could not be unpacked.
+/// Errors: the release could not be queried, or the package could not be unpacked.
 pub fn nvidia_smi(cache: &Path, release: &str) -> Result<(PathBuf, String), DebianError> {
     let package = Release::open(cache, release)?.package("nvidia-smi")?;
     let folder = cache.join(release).join("nvidia-smi");
@@ -309,9 +287,7 @@ const MPS_RELEASES: [&str; 4] = ["bookworm", "trixie", "sid", "experimental"];
 
 /// The path of NVIDIA's `nvidia-cuda-mps-control`, the newest in Debian, with `nvidia-cuda-mps-server` beside it in
 /// `usr/sbin`. It is downloaded once; later calls need no network.
-///
-/// # Errors
-/// No release could be queried, or none has the package.
+/// Errors: no release could be queried, or none has the package.
 pub fn mps_control(cache: &Path) -> Result<PathBuf, DebianError> {
     const PACKAGE: &str = "nvidia-cuda-mps";
     let folder = cache.join(PACKAGE);

@@ -10,9 +10,7 @@ use crate::{DebianError, at, run};
 
 /// The folder of the programs of `packages`, in pip's words (`name==version`), and of a `python` that imports them.
 /// `folder` holds them; the first program that asks installs them, and others that ask meanwhile wait for it.
-///
-/// # Errors
-/// PyPI cannot be reached, or `folder` cannot be written.
+/// Errors: PyPI cannot be reached, or `folder` cannot be written.
 pub fn python(folder: &Path, packages: &[&str]) -> Result<PathBuf, DebianError> {
     let programs = folder.join("bin");
     fs::create_dir_all(folder).map_err(at(folder))?;

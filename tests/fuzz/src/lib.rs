@@ -150,14 +150,12 @@ pub const TARGETS: [Target; 8] = [
     },
 ];
 
-#[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
 impl Target {
     /// The folder of its seeds.
-    #[must_use]
     pub fn folder(&self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("seeds")
@@ -168,7 +166,6 @@ impl Target {
     ///
     /// # Panics
     /// They cannot be read.
-    #[must_use]
     pub fn seeds(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let folder = self.folder();
         let entries =

@@ -105,9 +105,7 @@ pub struct NewGpu {
 }
 
 /// Reads `H100-80:2`, or `H100-80:2:mig`.
-///
-/// # Errors
-/// An unknown model, a count that is not from 1 to 32, or MIG on a model without it.
+/// Errors: an unknown model, a count that is not from 1 to 32, or MIG on a model without it.
 pub fn parse_gpus(text: &str) -> Result<Vec<NewGpu>, AdminError> {
     let error = || AdminError::Model(text.to_owned());
     let (rest, mig) = match text.strip_suffix(":mig") {
@@ -128,10 +126,7 @@ pub fn parse_gpus(text: &str) -> Result<Vec<NewGpu>, AdminError> {
     Ok(vec![NewGpu { model, mig }; count])
 }
 
-/// The newest built library near the running program.
-///
-/// # Errors
-/// There is none.
+/// The newest built library near the running program. Errors: there is none.
 pub fn built_library() -> Result<PathBuf, AdminError> {
     let program = std::env::current_exe().unwrap_or_default();
     let folder = program.parent().unwrap_or(Path::new("."));
@@ -148,9 +143,7 @@ pub fn built_library() -> Result<PathBuf, AdminError> {
 }
 
 /// Makes a node in `root`, replacing an older one. With `mig`, all GPUs that have MIG are in MIG mode.
-///
-/// # Errors
-/// The file system fails.
+/// Errors: the file system fails.
 pub fn init(
     root: &Path,
     gpus: &[NewGpu],
@@ -186,9 +179,7 @@ fn gpu(node: &Node, index: usize) -> Result<&Gpu, AdminError> {
 }
 
 /// Switches MIG mode, as a reset with the pending mode would: instances are lost.
-///
-/// # Errors
-/// The GPU has no MIG, or there is no such GPU.
+/// Errors: the GPU has no MIG, or there is no such GPU.
 pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> {
     gpu(&*store.node()?, index)?;
     let doing = format!("switching MIG mode of GPU {index}");
@@ -206,9 +197,7 @@ pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> 
 
 /// Holds a GPU, or the instance of a MIG UUID, until a signal ends the process, with the GPU's device node open.
 /// `profiling`: with the counters of the GPU; `parent`: only the first instance of the GPU is refused.
-///
-/// # Errors
-/// When there is no such GPU or instance, or what the file system answers.
+/// Errors: when there is no such GPU or instance, or what the file system answers.
 pub fn hold(store: &Store, device: &str, profiling: bool, parent: bool) -> Result<(), AdminError> {
     let (held, minor) = {
         let node = store.node()?;
@@ -243,10 +232,7 @@ pub fn hold(store: &Store, device: &str, profiling: bool, parent: bool) -> Resul
     }
 }
 
-/// Chooses how the driver leads from a compute instance to its MIG device.
-///
-/// # Errors
-/// The file system fails.
+/// Chooses how the driver leads from a compute instance to its MIG device. Errors: the file system fails.
 pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         node.mig_device_by = by;
@@ -255,10 +241,7 @@ pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
     store.update(change).map_err(refused("setting up"))
 }
 
-/// Gives the driver these manners, and no others.
-///
-/// # Errors
-/// There is no such manner, or the file system fails.
+/// Gives the driver these manners, and no others. Errors: there is no such manner, or the file system fails.
 pub fn set_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
     let mut manners = Manners::default();
     for name in names {
@@ -271,10 +254,7 @@ pub fn set_manners(store: &Store, names: &[String]) -> Result<(), AdminError> {
     store.update(change).map_err(refused("setting manners"))
 }
 
-/// Reads a file of `gpufrac prove`.
-///
-/// # Errors
-/// There is no such file, or it is of another format.
+/// Reads a file of `gpufrac prove`. Errors: there is no such file, or it is of another format.
 pub fn recorded(path: &Path) -> Result<recorded::File, AdminError> {
     let text = fs::read_to_string(path).map_err(|source| AdminError::Library {
         path: path.to_owned(),
@@ -283,10 +263,7 @@ pub fn recorded(path: &Path) -> Result<recorded::File, AdminError> {
     recorded::File::parse(&text).ok_or_else(|| AdminError::Recorded(path.to_owned()))
 }
 
-/// Gives all GPUs the answers and times of a recorded driver.
-///
-/// # Errors
-/// The file system fails.
+/// Gives all GPUs the answers and times of a recorded driver. Errors: the file system fails.
 pub fn be_like(store: &Store, file: &recorded::File) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         let recorded = file.of_gpu();
@@ -300,10 +277,7 @@ pub fn be_like(store: &Store, file: &recorded::File) -> Result<(), AdminError> {
     Ok(store.disturb(|all| file.disturb(all))?)
 }
 
-/// Ends the wrong answers of the driver.
-///
-/// # Errors
-/// The file system fails.
+/// Ends the wrong answers of the driver. Errors: the file system fails.
 pub fn be_true(store: &Store) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         if node.gpus.iter().any(|gpu| gpu.falsified.is_some()) {
@@ -319,10 +293,7 @@ pub fn be_true(store: &Store) -> Result<(), AdminError> {
     store.update(change).map_err(refused("setting up"))
 }
 
-/// Resets a GPU.
-///
-/// # Errors
-/// There is no such GPU.
+/// Resets a GPU. Errors: there is no such GPU.
 pub fn reset(store: &Store, index: usize) -> Result<(), AdminError> {
     gpu(&*store.node()?, index)?;
     let change = |node: &mut Node| {
@@ -334,10 +305,7 @@ pub fn reset(store: &Store, index: usize) -> Result<(), AdminError> {
         .map_err(refused(format!("resetting GPU {index}")))
 }
 
-/// Reboots the node; only its GPUs change.
-///
-/// # Errors
-/// The file system fails.
+/// Reboots the node; only its GPUs change. Errors: the file system fails.
 pub fn reboot(store: &Store) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         node.reboot();
@@ -347,9 +315,7 @@ pub fn reboot(store: &Store) -> Result<(), AdminError> {
 }
 
 /// Lets memory of a GPU or an instance stay in use without a process; 0 ends this.
-///
-/// # Errors
-/// There is no such device, or it has less memory.
+/// Errors: there is no such device, or it has less memory.
 pub fn leak(store: &Store, device: &str, mib: u64) -> Result<(), AdminError> {
     let missing = || AdminError::Device(device.to_owned());
     let node = store.node()?;
@@ -397,9 +363,7 @@ fn enough(device: &str, mib: u64, total_mib: u64) -> Result<(), AdminError> {
 }
 
 /// Creates an instance without NVML. Returns the GPU instance id and, if it has a compute instance, the MIG UUID.
-///
-/// # Errors
-/// NVML's refusals, and unknown names.
+/// Errors: NVML's refusals, and unknown names.
 pub fn create(
     store: &Store,
     index: usize,
@@ -451,10 +415,7 @@ pub fn create(
 }
 
 /// Destroys an instance with its compute instances, named by MIG UUID or as GPU/GI. Processes on it prevent this
-/// unless `force` is set.
-///
-/// # Errors
-/// NVML's refusals, and unknown names.
+/// unless `force` is set. Errors: NVML's refusals, and unknown names.
 pub fn destroy(store: &Store, name: &str, force: bool) -> Result<(), AdminError> {
     let node = store.node()?;
     let error = || AdminError::Instance(name.to_owned());

@@ -9,7 +9,6 @@ const ROOM: u64 = 1 << 30;
 
 /// The folder for simulated nodes: one in memory if device nodes and programs work there, otherwise that for
 /// temporary files. On a disk, state files that are replaced hundreds of times take seconds.
-#[must_use]
 pub fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let unusable = FsFlags::ST_NODEV | FsFlags::ST_NOEXEC | FsFlags::ST_RDONLY;

@@ -44,7 +44,6 @@ pub enum MpsError {
 
 impl MpsError {
     /// CUDA's error number; a program's exit status is its last eight bits.
-    #[must_use]
     pub fn number(&self) -> u16 {
         match self {
             MpsError::Ended(_) => 806,
@@ -57,7 +56,6 @@ impl MpsError {
 }
 
 /// Memory in MPS's notation, in MiB: `2G`, `512M` or `512`.
-#[must_use]
 pub fn parse_limit(text: &str) -> Option<u64> {
     match text.strip_suffix('G') {
         Some(number) => number.parse::<u64>().ok()?.checked_mul(1024),
@@ -78,10 +76,7 @@ pub struct Settings {
 
 impl Settings {
     /// Reads `CUDA_MPS_PIPE_DIRECTORY`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`;
-    /// what is no percentage limits nothing.
-    ///
-    /// # Errors
-    /// The limit is not valid.
+    /// what is no percentage limits nothing. Errors: the limit is not valid.
     pub fn from_environment() -> Result<Settings, MpsError> {
         let Some(pipe) = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY") else {
             return Ok(Settings::default());
@@ -98,14 +93,12 @@ impl Settings {
     }
 
     /// How many of the device's multiprocessors the program sees: the lesser limit holds, rounded down (MPS guide).
-    #[must_use]
     pub fn multiprocessors(&self, server: &Server, all: u32) -> u32 {
         let percentage = self.own_percentage.unwrap_or(100.0).min(server.percentage);
         ((f64::from(all) * percentage / 100.0) as u32).max(1)
     }
 
     /// The smallest limit for the device with the server's number `number`, in MiB.
-    #[must_use]
     pub fn limit_mib(&self, server: &Server, number: usize) -> Option<u64> {
         let name = server.devices.get(number);
         let by_name = |limits: &BTreeMap<String, u64>| limits.get(name?).copied();
@@ -166,9 +159,7 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to the daemon. None if there is no daemon; CUDA then works without MPS.
-    ///
-    /// # Errors
-    /// The daemon has no server for this program.
+    /// Errors: the daemon has no server for this program.
     pub fn open(settings: &Settings) -> Result<Option<Connection>, MpsError> {
         let Some(pipe) = &settings.pipe else {
             return Ok(None);
@@ -188,15 +179,12 @@ impl Connection {
     }
 
     /// The server that serves this connection.
-    #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
     /// Checks that the server still serves this program. It also does so after its daemon has ended.
-    ///
-    /// # Errors
-    /// It does not.
+    /// Errors: it does not.
     pub fn check(&self) -> Result<(), MpsError> {
         let mut said = [0; 16];
         if let Ok(length @ 1..) = (&self.stream).read(&mut said) {

@@ -45,7 +45,6 @@ pub enum ProgramError {
 
 impl ProgramError {
     /// The exit status: CUDA's error number if there is one, the last eight bits of a larger one.
-    #[must_use]
     pub fn status(&self) -> u8 {
         match self {
             ProgramError::NoDevice(_) => 100,

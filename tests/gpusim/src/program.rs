@@ -50,10 +50,7 @@ fn process(
     })
 }
 
-/// The first device that the program sees, as CUDA's start finds it.
-///
-/// # Errors
-/// As a CUDA program would fail.
+/// The first device that the program sees, as CUDA's start finds it. Errors: as a CUDA program would fail.
 pub fn look(
     store: &Store,
     plan: &Plan,
@@ -104,10 +101,7 @@ fn room(
     })
 }
 
-/// The memory that a registered program may have.
-///
-/// # Errors
-/// Its device is gone.
+/// The memory that a registered program may have. Errors: its device is gone.
 pub fn room_of(
     store: &Store,
     plan: &Plan,
@@ -132,10 +126,7 @@ pub struct Started {
     pub multiprocessors: u32,
 }
 
-/// Takes a device and memory on it.
-///
-/// # Errors
-/// As a CUDA program would fail.
+/// Takes a device and memory on it. Errors: as a CUDA program would fail.
 pub fn start(
     store: &Store,
     plan: &Plan,
@@ -220,10 +211,7 @@ impl Started {
 }
 
 /// Runs the program: takes the device, passes the result to `report`, and runs until its time is over or SIGTERM,
-/// SIGINT or SIGHUP arrives. Returns the signal, if there was one.
-///
-/// # Errors
-/// As a CUDA program would fail.
+/// SIGINT or SIGHUP arrives. Returns the signal, if there was one. Errors: as a CUDA program would fail.
 pub fn run(
     store: &Store,
     plan: &Plan,

@@ -120,10 +120,7 @@ fn compute_mode_name(mode: u32) -> &'static str {
     }
 }
 
-/// Looks at a node.
-///
-/// # Errors
-/// The answer of the file system.
+/// Looks at a node. Errors: the answer of the file system.
 pub fn view(store: &Store) -> Result<NodeView, ShowError> {
     let node = store.node()?;
     let present = processes::present(store.root())?;
@@ -199,7 +196,6 @@ pub fn view(store: &Store) -> Result<NodeView, ShowError> {
 }
 
 /// The view as text for a terminal.
-#[must_use]
 pub fn text(node: &NodeView) -> String {
     let mut out = String::new();
     for gpu in &node.gpus {

@@ -48,10 +48,7 @@ struct Asked {
     said: Option<Said>,
 }
 
-/// Judges all requests.
-///
-/// # Errors
-/// Slurm's library cannot be called.
+/// Judges all requests. Errors: Slurm's library cannot be called.
 pub(crate) fn all(
     gpufrac: &Gpufrac,
     reader: &Reader,

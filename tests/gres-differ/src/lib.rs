@@ -30,9 +30,7 @@ const BATCH: u64 = 20_000;
 const SHRUNK: usize = 40;
 
 /// Compares `count` random requests, and the known attacks, on one Slurm. `tell` gets the progress.
-///
-/// # Errors
-/// Slurm's library cannot be called.
+/// Errors: Slurm's library cannot be called.
 pub fn compare(
     slurm: &Slurm,
     count: u64,

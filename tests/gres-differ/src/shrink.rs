@@ -6,9 +6,7 @@ use crate::slurm::{Reader, ReaderError};
 use crate::texts::{Field, Request};
 
 /// The shortest request that still differs, and the difference; leaves out one part at a time.
-///
-/// # Errors
-/// Slurm's library cannot be called.
+/// Errors: Slurm's library cannot be called.
 pub(crate) fn shrink(
     gpufrac: &Gpufrac,
     reader: &Reader,

@@ -119,10 +119,7 @@ pub(crate) fn slurmdbd(folder: &Folder, port: u16, more: &str) -> Result<Daemon,
 }
 
 impl Lab {
-    /// Runs `sacctmgr -i` as root and returns its output.
-    ///
-    /// # Errors
-    /// It fails; also if nothing had to be changed.
+    /// Runs `sacctmgr -i` as root and returns its output. Errors: it fails; also if nothing had to be changed.
     pub fn sacctmgr(&self, args: &[&str]) -> Result<String, LabError> {
         self.command("sacctmgr").args(["-i"]).args(args).stdout()
     }

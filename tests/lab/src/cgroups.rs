@@ -45,7 +45,6 @@ impl CgroupVersion {
     }
 
     /// Whether the machine has this version.
-    #[must_use]
     pub fn is_mounted(self) -> bool {
         match self {
             CgroupVersion::V1 => has_version1(),
@@ -204,9 +203,7 @@ fn processes(groups: &Groups) -> Vec<Process> {
 }
 
 /// Kills the remaining processes in the groups of a node, and removes the groups.
-///
-/// # Errors
-/// A group cannot be removed although its processes were killed.
+/// Errors: a group cannot be removed although its processes were killed.
 pub(crate) fn remove(groups: &Groups) -> Result<(), LabError> {
     let patience = Patience::new(Duration::from_secs(2));
     loop {

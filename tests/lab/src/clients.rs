@@ -45,7 +45,6 @@ impl SlurmCommand {
     }
 
     /// Adds arguments.
-    #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.words
             .extend(args.into_iter().map(|arg| arg.as_ref().into()));
@@ -53,28 +52,24 @@ impl SlurmCommand {
     }
 
     /// Runs it as `user`, with no supplementary groups.
-    #[must_use]
     pub fn user(mut self, user: &User) -> Self {
         self.user = (user.uid != 0).then_some((user.uid, user.gid));
         self.env("USER", &user.name).env("HOME", "/")
     }
 
     /// Sets an environment variable.
-    #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.variables.push((name.into(), value.as_ref().into()));
         self
     }
 
     /// Another working directory than the lab's `work`.
-    #[must_use]
     pub fn current_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.place = path.into();
         self
     }
 
     /// Another time limit than the default of 90 seconds.
-    #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -89,10 +84,7 @@ impl SlurmCommand {
             .join(" ")
     }
 
-    /// Starts the command without waiting for it.
-    ///
-    /// # Errors
-    /// The program cannot be started.
+    /// Starts the command without waiting for it. Errors: the program cannot be started.
     pub fn spawn(self) -> Result<Running, LabError> {
         let line = self.line();
         let mut command = slurm::command(&self.folder, &self.words[0], &self.place, self.user);
@@ -121,17 +113,13 @@ impl SlurmCommand {
     }
 
     /// Runs the command to its end.
-    ///
-    /// # Errors
-    /// It cannot be started or does not end in time; a failure of the command itself is in the outcome.
+    /// Errors: it cannot be started or does not end in time; a failure of the command itself is in the outcome.
     pub fn run(self) -> Result<Outcome, LabError> {
         self.spawn()?.wait()
     }
 
     /// Runs the command to its end; any failure is an error.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run), and if the exit status is not 0.
+    /// Errors: as [`run`](Self::run), and if the exit status is not 0.
     pub fn stdout(self) -> Result<String, LabError> {
         self.run()?.success().map(|outcome| outcome.stdout)
     }
@@ -182,10 +170,7 @@ impl Running {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// It does not end in time; it is then killed.
+    /// Waits for its end. Errors: it does not end in time; it is then killed.
     pub fn wait(mut self) -> Result<Outcome, LabError> {
         // Waits for the ends of its streams, because this needs no polling, which would make times inexact.
         let streams = [self.stdout.take(), self.stderr.take()];
@@ -233,10 +218,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// An exit status other than 0 is an error.
-    ///
-    /// # Errors
-    /// The command failed; with its output.
+    /// An exit status other than 0 is an error. Errors: the command failed; with its output.
     pub fn success(self) -> Result<Self, LabError> {
         if self.status.success() { Ok(self) } else { Err(self.into_error()) }
     }

@@ -55,9 +55,7 @@ pub(crate) fn keeps_folders() -> bool {
 }
 
 /// Stops the lab in this folder and removes the folder.
-///
-/// # Errors
-/// The folder has no lab, or a control group cannot be removed.
+/// Errors: the folder has no lab, or a control group cannot be removed.
 pub fn stop_folder(root: &Path) -> Result<(), LabError> {
     stop_recorded(root, false)
 }

@@ -86,10 +86,7 @@ impl Lab {
         serde_json::from_slice(&text).map_err(|e| LabError::file("reading", &path)(e.into()))
     }
 
-    /// The MIG instances of a node, sorted by position.
-    ///
-    /// # Errors
-    /// The simulator's state cannot be read.
+    /// The MIG instances of a node, sorted by position. Errors: the simulator's state cannot be read.
     pub fn instances(&self, node: &str) -> Result<Vec<Instance>, LabError> {
         let mut instances: Vec<_> = self
             .simulator(node)?
@@ -116,10 +113,7 @@ impl Lab {
         Ok(instances)
     }
 
-    /// UUIDs of a node's GPUs, in NVML's order.
-    ///
-    /// # Errors
-    /// The simulator's state cannot be read.
+    /// UUIDs of a node's GPUs, in NVML's order. Errors: the simulator's state cannot be read.
     pub fn gpu_uuids(&self, node: &str) -> Result<Vec<String>, LabError> {
         Ok(self
             .simulator(node)?
@@ -130,9 +124,7 @@ impl Lab {
     }
 
     /// Compute modes of a node's GPUs, in NVML's order, read without NVML.
-    ///
-    /// # Errors
-    /// The simulator's state cannot be read.
+    /// Errors: the simulator's state cannot be read.
     pub fn compute_modes(&self, node: &str) -> Result<Vec<ComputeMode>, LabError> {
         Ok(self
             .simulator(node)?
@@ -143,18 +135,13 @@ impl Lab {
     }
 
     /// Which of a node's GPUs are in MIG mode, in NVML's order, read behind NVML's back.
-    ///
-    /// # Errors
-    /// When the simulator's state cannot be read.
+    /// Errors: when the simulator's state cannot be read.
     pub fn mig_modes(&self, node: &str) -> Result<Vec<bool>, LabError> {
         let gpus = self.simulator(node)?.gpus.into_iter();
         Ok(gpus.map(|gpu| gpu.mig).collect())
     }
 
-    /// The leases of a node, by job and number.
-    ///
-    /// # Errors
-    /// A lease cannot be read.
+    /// The leases of a node, by job and number. Errors: a lease cannot be read.
     pub fn leases(&self, node: &str) -> Result<Vec<Lease>, LabError> {
         let place = self.folder().run(node).join("leases");
         let mut leases = Vec::new();
@@ -173,18 +160,12 @@ impl Lab {
         Ok(leases)
     }
 
-    /// A job's lease on a node; None if it has none.
-    ///
-    /// # Errors
-    /// A lease cannot be read.
+    /// A job's lease on a node; None if it has none. Errors: a lease cannot be read.
     pub fn lease(&self, node: &str, job: JobId) -> Result<Option<Lease>, LabError> {
         read_lease(&self.lease_path(node, job))
     }
 
-    /// The leases of a job on a node, by number.
-    ///
-    /// # Errors
-    /// As [`Lab::leases`].
+    /// The leases of a job on a node, by number. Errors: as [`Lab::leases`].
     pub fn leases_of(&self, node: &str, job: JobId) -> Result<Vec<Lease>, LabError> {
         let mut leases = self.leases(node)?;
         leases.retain(|lease| lease.job_id == job);
@@ -196,10 +177,7 @@ impl Lab {
         self.folder().run(node).join("leases").join(job.to_string())
     }
 
-    /// Runs the simulator of `node`: `gpusim <args...> --root ROOT`.
-    ///
-    /// # Errors
-    /// gpusim fails.
+    /// Runs the simulator of `node`: `gpusim <args...> --root ROOT`. Errors: gpusim fails.
     pub fn gpusim(&self, node: &str, args: &[&str]) -> Result<String, LabError> {
         let root = self.folder().gpus(node);
         self.command("gpusim")

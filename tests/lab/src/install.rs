@@ -8,10 +8,7 @@ use crate::LabError;
 
 /// Installs a copy of a file as a package manager does: the copy is written beside the old file, and renamed. A
 /// process that runs or has mapped the old file keeps it. Writing to that file would crash slurmctld and jobs, which
-/// have mapped plugins.
-///
-/// # Errors
-/// A file cannot be written; the old one is then unchanged.
+/// have mapped plugins. Errors: a file cannot be written; the old one is then unchanged.
 pub fn install(from: &Path, to: &Path, mode: u32) -> Result<(), LabError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());

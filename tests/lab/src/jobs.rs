@@ -90,10 +90,7 @@ fn records(text: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 impl Lab {
-    /// Submits a batch job; returns its id.
-    ///
-    /// # Errors
-    /// sbatch refuses it.
+    /// Submits a batch job; returns its id. Errors: sbatch refuses it.
     pub fn sbatch(&self, user: &User, args: &[&str]) -> Result<JobId, LabError> {
         let outcome = self.try_sbatch(user, args)?.success()?;
         let first = outcome.stdout.trim().split(';').next().unwrap_or_default();
@@ -103,10 +100,7 @@ impl Lab {
         })
     }
 
-    /// Submits a batch job; returns sbatch's answer, also a refusal.
-    ///
-    /// # Errors
-    /// sbatch cannot be run.
+    /// Submits a batch job; returns sbatch's answer, also a refusal. Errors: sbatch cannot be run.
     pub fn try_sbatch(&self, user: &User, args: &[&str]) -> Result<Outcome, LabError> {
         self.command("sbatch")
             .user(user)
@@ -118,18 +112,13 @@ impl Lab {
     /// `scontrol update` as root, `JobId=7 Partition=small`.
     ///
     /// slurmctld without accounting may take an old `errno` for the result of a change of partition (`_update_job` of
-    /// 24.11 and 26.05, after `_retrieve_new_assoc`); the update is then repeated.
-    ///
-    /// # Errors
-    /// Slurm refuses it.
+    /// 24.11 and 26.05, after `_retrieve_new_assoc`); the update is then repeated. Errors: Slurm refuses it.
     pub fn update(&self, change: &[&str]) -> Result<Outcome, LabError> {
         self.try_update(&User::root(), change)?.success()
     }
 
     /// As [`update`](Self::update) by a user; returns scontrol's answer, also a refusal.
-    ///
-    /// # Errors
-    /// scontrol cannot be run.
+    /// Errors: scontrol cannot be run.
     pub fn try_update(&self, user: &User, change: &[&str]) -> Result<Outcome, LabError> {
         self.wait("scontrol update", Duration::from_secs(60), || {
             let scontrol = self.command("scontrol").user(user);
@@ -144,10 +133,7 @@ impl Lab {
     }
 
     /// The output of `scontrol show job -d` for a job: one record, or one for each member of an array or
-    /// heterogeneous job.
-    ///
-    /// # Errors
-    /// Slurm does not know it.
+    /// heterogeneous job. Errors: Slurm does not know it.
     pub fn show_job(&self, job: JobId) -> Result<Vec<Job>, LabError> {
         let text = self
             .command("scontrol")
@@ -156,10 +142,7 @@ impl Lab {
         Ok(records(&text).into_iter().map(Job).collect())
     }
 
-    /// A job with one record.
-    ///
-    /// # Errors
-    /// Slurm does not know it.
+    /// A job with one record. Errors: Slurm does not know it.
     pub fn job(&self, job: JobId) -> Result<Job, LabError> {
         self.show_job(job)?
             .into_iter()
@@ -170,10 +153,7 @@ impl Lab {
             })
     }
 
-    /// All jobs that Slurm still knows.
-    ///
-    /// # Errors
-    /// scontrol fails.
+    /// All jobs that Slurm still knows. Errors: scontrol fails.
     pub fn jobs(&self) -> Result<Vec<Job>, LabError> {
         let text = self
             .command("scontrol")
@@ -182,10 +162,7 @@ impl Lab {
         Ok(records(&text).into_iter().map(Job).collect())
     }
 
-    /// A node as Slurm sees it.
-    ///
-    /// # Errors
-    /// When scontrol fails.
+    /// A node as Slurm sees it. Errors: when scontrol fails.
     pub fn node(&self, node: &str) -> Result<NodeView, LabError> {
         let text = self
             .command("scontrol")
@@ -201,10 +178,7 @@ impl Lab {
             })
     }
 
-    /// The nodes that take no new jobs, with the reason.
-    ///
-    /// # Errors
-    /// scontrol fails.
+    /// The nodes that take no new jobs, with the reason. Errors: scontrol fails.
     pub fn drained_nodes(&self) -> Result<Vec<String>, LabError> {
         let mut drained = Vec::new();
         for name in self.nodes() {
@@ -220,10 +194,7 @@ impl Lab {
         Ok(drained)
     }
 
-    /// Waits until a job has one of these states.
-    ///
-    /// # Errors
-    /// It has none of them after 60 s.
+    /// Waits until a job has one of these states. Errors: it has none of them after 60 s.
     pub fn wait_for_state(&self, job: JobId, states: &[&str]) -> Result<Job, LabError> {
         self.wait(
             &format!("job {job} {}", states.join(" or ")),
@@ -236,9 +207,7 @@ impl Lab {
     }
 
     /// Waits until a job with all of its members has ended, and its nodes have released it.
-    ///
-    /// # Errors
-    /// That takes more than 120 s.
+    /// Errors: that takes more than 120 s.
     pub fn wait_for_end(&self, job: JobId) -> Result<Job, LabError> {
         self.wait(
             &format!("job {job} ended"),
@@ -251,10 +220,7 @@ impl Lab {
         )
     }
 
-    /// Waits until `squeue` is empty.
-    ///
-    /// # Errors
-    /// It is not empty after `limit`.
+    /// Waits until `squeue` is empty. Errors: it is not empty after `limit`.
     pub fn wait_until_empty(&self, limit: Duration) -> Result<(), LabError> {
         self.wait("no job in the queue", limit, || {
             let text = self
@@ -266,10 +232,7 @@ impl Lab {
     }
 
     /// Polls until `probe` returns something. `limit` is the time on an idle machine; the wait may take several times
-    /// as long.
-    ///
-    /// # Errors
-    /// The error of the probe, or a deadline error with the ends of all logs.
+    /// as long. Errors: the error of the probe, or a deadline error with the ends of all logs.
     pub fn wait<T>(
         &self,
         what: &str,
@@ -281,19 +244,14 @@ impl Lab {
         found.ok_or_else(|| self.folder().deadline(what, limit))
     }
 
-    /// The default output file of a batch job.
-    ///
-    /// # Errors
-    /// There is no such file.
+    /// The default output file of a batch job. Errors: there is no such file.
     pub fn output(&self, job: JobId) -> Result<String, LabError> {
         let path = self.folder().work().join(format!("slurm-{job}.out"));
         std::fs::read_to_string(&path).map_err(LabError::file("reading", path))
     }
 
     /// Moves a process to the extern step of a job, as pam_slurm_adopt does.
-    ///
-    /// # Errors
-    /// The step does not run on the node, or the kernel refuses.
+    /// Errors: the step does not run on the node, or the kernel refuses.
     pub fn put_in_extern_step(&self, node: &str, job: JobId, pid: u32) -> Result<(), LabError> {
         let title = format!("slurmstepd: [{job}.extern]");
         let groups = leftovers::numeric_entries(Path::new("/proc")).into_iter();

@@ -53,10 +53,7 @@ impl Keeper {
 }
 
 /// The work of the program `lab-keeper`: waits until the program of the lab in `root` ends, and stops the lab unless
-/// that program said goodbye.
-///
-/// # Errors
-/// The pipe cannot be read, or the lab cannot be stopped.
+/// that program said goodbye. Errors: the pipe cannot be read, or the lab cannot be stopped.
 pub fn keep(mut pipe: impl Read, root: &Path) -> Result<(), LabError> {
     let mut words = Vec::new();
     match pipe.read_to_end(&mut words) {

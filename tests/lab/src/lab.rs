@@ -120,7 +120,6 @@ impl Lab {
     }
 
     /// The variables with which slurmd starts Prolog and Epilog for a job of a user, without those of its GPUs.
-    #[must_use]
     pub fn hook_environment(node: &str, user: &User, job: &str) -> [(&'static str, String); 7] {
         [
             ("SLURMD_NODENAME", node.to_owned()),
@@ -138,10 +137,7 @@ impl Lab {
         SlurmCommand::new(&self.folder, program)
     }
 
-    /// Writes a file to the jobs' working directory that all users can read and run.
-    ///
-    /// # Errors
-    /// It cannot be written.
+    /// Writes a file to the jobs' working directory that all users can read and run. Errors: it cannot be written.
     pub fn write_work(&self, name: &str, text: &str) -> Result<PathBuf, LabError> {
         let path = self.folder.work().join(name);
         write(&path, text, 0o755)?;
@@ -187,9 +183,7 @@ impl Lab {
     }
 
     /// Stops a daemon (`slurmctld`, or `slurmd.<node>`) by a signal and waits for its end.
-    ///
-    /// # Errors
-    /// The lab's record cannot be written.
+    /// Errors: the lab's record cannot be written.
     pub fn stop_daemon(&mut self, name: &str, signal: Signal) -> Result<(), LabError> {
         if let Some(index) = self
             .daemons
@@ -227,10 +221,7 @@ impl Lab {
         &mut self.way
     }
 
-    /// Starts slurmctld again.
-    ///
-    /// # Errors
-    /// It ends, or does not answer.
+    /// Starts slurmctld again. Errors: it ends, or does not answer.
     pub fn start_slurmctld(&mut self) -> Result<(), LabError> {
         self.adopt(daemons::slurmctld(
             &self.folder,
@@ -260,10 +251,7 @@ impl Lab {
         })
     }
 
-    /// Starts the slurmd of a node again.
-    ///
-    /// # Errors
-    /// When it cannot be started.
+    /// Starts the slurmd of a node again. Errors: when it cannot be started.
     pub fn start_slurmd(&mut self, node: &str) -> Result<(), LabError> {
         self.adopt(daemons::slurmd(
             &self.folder,
@@ -273,26 +261,17 @@ impl Lab {
         )?)
     }
 
-    /// Starts the reaper of a node, again.
-    ///
-    /// # Errors
-    /// When it cannot be started.
+    /// Starts the reaper of a node, again. Errors: when it cannot be started.
     pub fn start_reaper(&mut self, node: &str) -> Result<(), LabError> {
         self.adopt(daemons::reaper(&self.folder, &self.environment, node)?)
     }
 
-    /// Stops the reaper of a node by a signal and waits for its end.
-    ///
-    /// # Errors
-    /// The lab's record cannot be written.
+    /// Stops the reaper of a node by a signal and waits for its end. Errors: the lab's record cannot be written.
     pub fn stop_reaper(&mut self, node: &str, signal: Signal) -> Result<(), LabError> {
         self.stop_daemon(&daemons::reaper_name(node), signal)
     }
 
-    /// The log of a node's reaper.
-    ///
-    /// # Errors
-    /// There is no such file.
+    /// The log of a node's reaper. Errors: there is no such file.
     pub fn reaper_log(&self, node: &str) -> Result<String, LabError> {
         let path = self
             .folder
@@ -326,10 +305,7 @@ impl Lab {
         self.folder.clone()
     }
 
-    /// Cancels all jobs and stops everything.
-    ///
-    /// # Errors
-    /// When a control group cannot be removed.
+    /// Cancels all jobs and stops everything. Errors: when a control group cannot be removed.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.shut_down()
     }

@@ -19,9 +19,7 @@ pub struct Listed {
 }
 
 /// The labs with a name whose folders are in `place`, by name, with those that are being started.
-///
-/// # Errors
-/// `place` cannot be read.
+/// Errors: `place` cannot be read.
 pub fn list(place: &Path) -> Result<Vec<Listed>, LabError> {
     let entries = fs::read_dir(place).map_err(LabError::file("reading", place))?;
     let listed = |entry: fs::DirEntry| {

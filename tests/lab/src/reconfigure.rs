@@ -16,9 +16,7 @@ impl Lab {
     ///
     /// From 23.11 on both daemons restart their program. Messages sent meanwhile (the launch of a batch job, a
     /// client's next step) can be lost, and Slurm sends them again minutes later or never.
-    ///
-    /// # Errors
-    /// slurmctld refuses the files, or a daemon does not serve again.
+    /// Errors: slurmctld refuses the files, or a daemon does not serve again.
     pub fn reconfigure(&self) -> Result<(), LabError> {
         let before = self.times_served();
         self.command("scontrol").args(["reconfigure"]).stdout()?;

@@ -24,9 +24,7 @@ impl Lab {
     }
 
     /// The slice of a running job on `node`, in a pool with MIG; other jobs only have a [`Lab::lease`].
-    ///
-    /// # Errors
-    /// There is no active lease, or the simulator has no such instance.
+    /// Errors: there is no active lease, or the simulator has no such instance.
     pub fn slice(&self, node: &str, job: JobId) -> Result<HeldSlice, LabError> {
         let missing = |output: String| LabError::Unexpected {
             what: format!("the slice of job {job} on {node}"),
@@ -52,10 +50,7 @@ impl Lab {
         }
     }
 
-    /// Waits until the queue is empty; anything that is left then is an error.
-    ///
-    /// # Errors
-    /// Something is left.
+    /// Waits until the queue is empty; anything that is left then is an error. Errors: something is left.
     pub fn expect_nothing_left(&self) -> Result<(), LabError> {
         self.wait_until_empty(Duration::from_secs(40))?;
         let left = self.leftovers()?;
@@ -69,10 +64,7 @@ impl Lab {
     }
 
     /// Things that must not exist when no job runs: leases, instances, compute modes, MPS daemons, folders of MPS and
-    /// HAMi, drained nodes, ended daemons.
-    ///
-    /// # Errors
-    /// The state cannot be read.
+    /// HAMi, drained nodes, ended daemons. Errors: the state cannot be read.
     pub fn leftovers(&self) -> Result<Vec<String>, LabError> {
         let mut left = self.drained_nodes()?;
         left.extend(

@@ -35,9 +35,7 @@ pub struct Release(pub u32);
 
 impl Release {
     /// The release of the headers in a folder that contains `slurm/slurm.h`.
-    ///
-    /// # Errors
-    /// They do not exist, or have no version number.
+    /// Errors: they do not exist, or have no version number.
     pub fn read(include: &Path) -> Result<Self, LabError> {
         let path = include.join("slurm/slurm_version.h");
         let text = fs::read_to_string(&path).map_err(LabError::file("reading", &path))?;
@@ -86,9 +84,7 @@ impl Place {
 
 impl Slurm {
     /// The Slurm of `GPUFRAC_SLURM_ROOT` or `GPUFRAC_SLURM_PREFIX`, otherwise the machine's own.
-    ///
-    /// # Errors
-    /// Its development files are not installed.
+    /// Errors: its development files are not installed.
     pub fn of_environment() -> Result<Self, LabError> {
         let variable = |name| std::env::var_os(name).map(PathBuf::from);
         match variable(PREFIX) {
@@ -106,18 +102,13 @@ impl Slurm {
         }
     }
 
-    /// The Slurm in a folder of Debian, or the machine's own.
-    ///
-    /// # Errors
-    /// Its development files are not installed.
+    /// The Slurm in a folder of Debian, or the machine's own. Errors: its development files are not installed.
     pub fn in_root(root: Option<PathBuf>) -> Result<Self, LabError> {
         Self::at(root.map_or(Place::Machine, Place::Root))
     }
 
     /// The Slurm with this prefix, which was built from its source.
-    ///
-    /// # Errors
-    /// There is none, or its development files are not installed.
+    /// Errors: there is none, or its development files are not installed.
     pub fn in_prefix(prefix: PathBuf) -> Result<Self, LabError> {
         Self::at(Place::Prefix(prefix))
     }
@@ -178,10 +169,7 @@ impl Slurm {
         }
     }
 
-    /// The folder of its libraries, as the machine sees it.
-    ///
-    /// # Errors
-    /// As [`Slurm::plugins`].
+    /// The folder of its libraries, as the machine sees it. Errors: as [`Slurm::plugins`].
     pub fn libraries(&self) -> Result<PathBuf, LabError> {
         let plugins = self.plugins()?;
         let folder = plugins.parent().unwrap_or(&plugins);
@@ -193,9 +181,7 @@ impl Slurm {
 
     /// Whether several of its slurmd can run on one machine. A build without it (`--enable-multiple-slurmd`) puts no
     /// node's name into the names of control groups.
-    ///
-    /// # Errors
-    /// As [`Slurm::plugins`], or the library there cannot be read.
+    /// Errors: as [`Slurm::plugins`], or the library there cannot be read.
     pub fn has_several_nodes(&self) -> Result<bool, LabError> {
         let Place::Prefix(_) = &self.place else {
             return Ok(true);
@@ -207,9 +193,7 @@ impl Slurm {
     }
 
     /// The folder of its own plugins, as it sees it.
-    ///
-    /// # Errors
-    /// They are not where Debian has them, or slurmctld of a prefix does not run.
+    /// Errors: they are not where Debian has them, or slurmctld of a prefix does not run.
     pub fn plugins(&self) -> Result<PathBuf, LabError> {
         let place = match &self.place {
             Place::Machine => PathBuf::from("/usr/lib"),

@@ -34,9 +34,7 @@ const START_LIMIT_MORE: Duration = Duration::from_secs(2);
 
 impl LabBuilder {
     /// Starts the cluster and waits until every node is idle.
-    ///
-    /// # Errors
-    /// The machine lacks something, or a daemon does not start; the error contains the ends of the logs.
+    /// Errors: the machine lacks something, or a daemon does not start; the error contains the ends of the logs.
     pub fn start(self) -> Result<Lab, LabError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(LabError::Machine {
@@ -444,9 +442,7 @@ fn with_nodes(text: &str, nodes: &[String]) -> String {
 
 impl Lab {
     /// Waits until every node is idle.
-    ///
-    /// # Errors
-    /// A daemon ended or not all nodes become idle; `limit` is as in [`Lab::wait`].
+    /// Errors: a daemon ended or not all nodes become idle; `limit` is as in [`Lab::wait`].
     pub fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
         let _waiting = self.count_wait();
         let states = Cell::new(String::new());

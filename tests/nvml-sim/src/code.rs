@@ -14,7 +14,6 @@ macro_rules! codes {
             $(#[doc = $text] pub const $name: Code = Code(sys::$number);)*
 
             /// The code of this name (`INSUFFICIENT_RESOURCES`) or number.
-            #[must_use]
             pub fn parse(text: &str) -> Option<Code> {
                 if let Ok(number) = text.parse() {
                     return Some(Code(number));
@@ -27,7 +26,6 @@ macro_rules! codes {
             }
 
             /// NVML's name of the code, without `NVML_ERROR_`.
-            #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
                     $(Code::$name => stringify!($name),)*
@@ -36,7 +34,6 @@ macro_rules! codes {
             }
 
             /// The text of `nvmlErrorString` as a C string.
-            #[must_use]
             pub fn c_text(self) -> &'static std::ffi::CStr {
                 const NONE: &std::ffi::CStr = c"Unknown Error";
                 let bytes: &'static str = match self {

@@ -85,7 +85,6 @@ pub struct Effect {
 
 impl Disturbances {
     /// Whether calls need not be counted.
-    #[must_use]
     pub fn is_calm(&self) -> bool {
         !self.counting && !self.journal && self.latencies.is_none() && self.rules.is_empty()
     }
@@ -145,7 +144,6 @@ impl Disturbances {
 }
 
 /// The current value of the counter that a rule on this function (or on any) reads.
-#[must_use]
 pub fn counted(counters: &Words, call: Option<&str>) -> u64 {
     let position = match call {
         None => Some(0),

@@ -28,7 +28,6 @@ impl StoreError {
     }
 
     /// NVML's code for this error.
-    #[must_use]
     pub fn code(&self) -> Code {
         match self {
             StoreError::Io { source, .. } => match source.kind() {

@@ -380,19 +380,16 @@ pub(crate) fn rtx_pro_6000_96() -> Geometry {
 
 impl Geometry {
     /// The profile with this id (`nvidia-smi mig -lgip`).
-    #[must_use]
     pub fn profile(&self, id: u32) -> Option<&GpuProfile> {
         self.profiles.iter().find(|profile| profile.id == id)
     }
 
     /// The profile of this `NVML_GPU_INSTANCE_PROFILE_*`.
-    #[must_use]
     pub fn profile_of_kind(&self, kind: u32) -> Option<&GpuProfile> {
         self.profiles.iter().find(|profile| profile.kind == kind)
     }
 
     /// The engines of the whole GPU, which limit those of its instances together.
-    #[must_use]
     pub fn engines(&self) -> Engines {
         let of = |pick: fn(&Engines) -> u32| {
             let counts = self.profiles.iter().map(|profile| pick(&profile.engines));
@@ -410,7 +407,6 @@ impl Geometry {
     /// Compute instance profiles of a GPU instance, smallest first.
     ///
     /// An instance with four slices has no compute instances with three slices; one with seven has all.
-    #[must_use]
     pub fn compute_profiles(&self, instance: &GpuProfile) -> Vec<ComputeProfile> {
         // profile id, compute slices, distance of starts
         const SHAPES: [(u32, u32, u32); 5] =

@@ -73,10 +73,7 @@ fn entry(line: &str) -> Option<Entry> {
     })
 }
 
-/// All logged calls, in the order of their ends.
-///
-/// # Errors
-/// The file system fails; `Content` for a wrong line.
+/// All logged calls, in the order of their ends. Errors: the file system fails; `Content` for a wrong line.
 pub fn read(root: &Path) -> Result<Vec<Entry>, StoreError> {
     let path = root.join("state").join(JOURNAL);
     let text = fs::read_to_string(&path).map_err(StoreError::io(&path))?;
@@ -89,10 +86,7 @@ pub fn read(root: &Path) -> Result<Vec<Entry>, StoreError> {
     entries.collect()
 }
 
-/// Removes all logged calls.
-///
-/// # Errors
-/// The file system fails.
+/// Removes all logged calls. Errors: the file system fails.
 pub fn forget(root: &Path) -> Result<(), StoreError> {
     let path = root.join("state").join(JOURNAL);
     fs::write(&path, "").map_err(StoreError::io(&path))

@@ -219,20 +219,17 @@ impl fmt::Display for Latency {
 
 impl Latency {
     /// The step of this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<&'static Latency> {
         TABLE.iter().find(|latency| latency.name == name)
     }
 
     /// The step of a function, on a GPU with other instances.
-    #[must_use]
     pub fn of(call: &str) -> Option<&'static Latency> {
         TABLE.iter().find(|latency| latency.calls.contains(&call))
     }
 
     /// The step that this one is at a place: the first creation on a GPU and the last destruction are steps of their
     /// own.
-    #[must_use]
     pub fn at(&'static self, place: Option<Place>) -> &'static Latency {
         let instances = place.map(|place| place.instances);
         let step = match (self.step, instances) {

@@ -27,10 +27,7 @@ pub const NAMES: &str =
     "random-uuids, destroyed-after=MS, invalid-ids, stale-sessions, fabric-after=MS";
 
 impl Manners {
-    /// Adds the manner of a name.
-    ///
-    /// # Errors
-    /// There is no such manner; the text names those that there are.
+    /// Adds the manner of a name. Errors: there is no such manner; the text names those that there are.
     pub fn add(&mut self, text: &str) -> Result<(), String> {
         let unknown = || format!("there is no manner `{text}`; there are {NAMES}");
         let (name, ms) = match text.split_once('=') {

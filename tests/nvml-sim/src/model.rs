@@ -19,7 +19,6 @@ pub enum Architecture {
 
 impl Architecture {
     /// `NVML_DEVICE_ARCH_*`.
-    #[must_use]
     pub fn nvml(self) -> u32 {
         match self {
             Architecture::Turing => 6,
@@ -32,7 +31,6 @@ impl Architecture {
 
     /// From Hopper on MIG mode is switched at once, and lost at a reboot; Ampere needs a reset, and keeps the mode in
     /// its InfoROM. GPM exists from Hopper on.
-    #[must_use]
     pub fn is_hopper_or_newer(self) -> bool {
         self >= Architecture::Hopper
     }
@@ -321,13 +319,11 @@ pub static MODELS: [Model; 15] = [
 ];
 
 impl Model {
-    #[must_use]
     pub fn find(name: &str) -> Option<&'static Model> {
         MODELS.iter().find(|model| model.name == name)
     }
 
     /// The model's MIG tables; None without MIG.
-    #[must_use]
     pub fn geometry(&self) -> Option<&'static Geometry> {
         use std::sync::OnceLock;
         static BUILT: [OnceLock<Geometry>; MODELS.len()] =

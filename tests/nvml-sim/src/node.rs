@@ -147,7 +147,6 @@ pub struct ComputeInstance {
 }
 
 /// A version 4 UUID in text.
-#[must_use]
 pub fn random_uuid() -> String {
     let mut b = [0u8; 16];
     // SAFETY: the buffer is ours and 16 bytes long.
@@ -186,7 +185,6 @@ fn uuid_of(mut b: [u8; 16], version: u8) -> String {
 
 impl Node {
     /// A node with these GPUs, MIG on or off on those that have it.
-    #[must_use]
     pub fn new(driver: &str, models: &[&'static Model], mig: bool) -> Node {
         let gpus = models.iter().enumerate().map(|(index, model)| {
             let mig = mig && model.geometry.is_some();
@@ -356,28 +354,22 @@ impl Gpu {
     ///
     /// # Panics
     /// The state names a model that this library does not have; the store refuses such a state.
-    #[must_use]
     #[allow(clippy::expect_used, reason = "checked when the state is read")]
     pub fn model(&self) -> &'static Model {
         Model::find(&self.model).expect("the store refuses unknown models")
     }
 
     /// The MIG tables; None without MIG.
-    #[must_use]
     pub fn geometry(&self) -> Option<&'static Geometry> {
         falsify::tables(self).or_else(|| self.model().geometry())
     }
 
-    /// The MIG tables, if MIG mode is on.
-    ///
-    /// # Errors
-    /// NOT_SUPPORTED if MIG mode is off.
+    /// The MIG tables, if MIG mode is on. Errors: NOT_SUPPORTED if MIG mode is off.
     pub fn mig_geometry(&self) -> Answer<&'static Geometry> {
         let geometry = self.geometry().ok_or(Code::NOT_SUPPORTED)?;
         if self.mig { Ok(geometry) } else { Err(Code::NOT_SUPPORTED) }
     }
 
-    #[must_use]
     pub fn instance(&self, id: u32) -> Option<&GpuInstance> {
         self.instances.iter().find(|instance| instance.id == id)
     }
@@ -386,19 +378,14 @@ impl Gpu {
         self.instances.iter_mut().find(|instance| instance.id == id)
     }
 
-    /// The GPU instance's profile.
-    ///
-    /// # Errors
-    /// UNKNOWN if the state names a profile that the model does not have.
+    /// The GPU instance's profile. Errors: UNKNOWN if the state names a profile that the model does not have.
     pub fn profile_of(&self, instance: &GpuInstance) -> Answer<&'static GpuProfile> {
         let geometry = self.geometry().ok_or(Code::UNKNOWN)?;
         geometry.profile(instance.profile).ok_or(Code::UNKNOWN)
     }
 
     /// The compute instance profiles of a GPU instance.
-    ///
-    /// # Errors
-    /// UNKNOWN if the state names a profile that the model does not have.
+    /// Errors: UNKNOWN if the state names a profile that the model does not have.
     pub fn compute_profiles(&self, instance: &GpuInstance) -> Answer<Vec<ComputeProfile>> {
         let geometry = self.geometry().ok_or(Code::UNKNOWN)?;
         Ok(geometry.compute_profiles(self.profile_of(instance)?))
@@ -415,20 +402,17 @@ impl Gpu {
     }
 
     /// Memory that clients can use, whatever the MIG mode.
-    #[must_use]
     pub fn usable_memory_mib(&self) -> u64 {
         self.model().memory_mib - self.model().reserved_mib
     }
 
     /// Memory in use without a process, on the GPU or on its instances.
-    #[must_use]
     pub fn all_leaked_mib(&self) -> u64 {
         let of_instances = self.instances.iter().map(|own| self.leaked_on(own));
         self.leaked_mib + of_instances.sum::<u64>()
     }
 
     /// Memory in use without a process on an instance of this GPU.
-    #[must_use]
     pub fn leaked_on(&self, instance: &GpuInstance) -> u64 {
         instance.leaked_mib + self.idle_mib * u64::from(instance.size)
     }
@@ -495,7 +479,6 @@ impl Gpu {
     }
 
     /// The number of further instances of a profile that could be created now.
-    #[must_use]
     pub fn remaining_capacity(&self, geometry: &Geometry, profile: &GpuProfile) -> u32 {
         let mut gpu = self.clone();
         let mut count = 0;
@@ -518,9 +501,7 @@ impl Gpu {
     }
 
     /// Destroys a GPU instance.
-    ///
-    /// # Errors
-    /// NOT_FOUND if there is none; IN_USE while it has compute instances or, with `busy`, processes.
+    /// Errors: NOT_FOUND if there is none; IN_USE while it has compute instances or, with `busy`, processes.
     pub fn destroy_gpu_instance(&mut self, id: u32, busy: bool) -> Answer {
         let instance = self.instance(id).ok_or(Code::NOT_FOUND)?;
         if busy || !instance.compute.is_empty() {
@@ -530,10 +511,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// As [`Gpu::destroy_gpu_instance`], for an instance that stands until a time.
-    ///
-    /// # Errors
-    /// The same.
+    /// As [`Gpu::destroy_gpu_instance`], for an instance that stands until a time. Errors: the same.
     pub(crate) fn destroy_later(&mut self, id: u32, busy: bool, at_us: u64) -> Answer {
         let instance = self.instance_mut(id).ok_or(Code::NOT_FOUND)?;
         if busy || !instance.compute.is_empty() {
@@ -555,10 +533,7 @@ impl Gpu {
         self.instances.retain(|instance| !is_due(instance, now_us));
     }
 
-    /// Destroys a compute instance.
-    ///
-    /// # Errors
-    /// NOT_FOUND if there is none; IN_USE while, with `busy`, it has processes.
+    /// Destroys a compute instance. Errors: NOT_FOUND if there is none; IN_USE while, with `busy`, it has processes.
     pub fn destroy_compute_instance(&mut self, gpu_instance: u32, id: u32, busy: bool) -> Answer {
         let instance = self.instance_mut(gpu_instance).ok_or(Code::NOT_FOUND)?;
         let at = instance.compute.iter().position(|compute| compute.id == id);
@@ -570,10 +545,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Requests a MIG mode; returns NVML's activation status.
-    ///
-    /// # Errors
-    /// NOT_SUPPORTED on a model without MIG.
+    /// Requests a MIG mode; returns NVML's activation status. Errors: NOT_SUPPORTED on a model without MIG.
     pub fn set_mig_mode(&mut self, on: bool, busy: bool) -> Answer<Answer> {
         if self.model().geometry.is_none() {
             return Err(Code::NOT_SUPPORTED);

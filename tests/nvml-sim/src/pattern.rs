@@ -153,7 +153,6 @@ impl From<Pattern> for String {
 
 impl Pattern {
     /// Busy seconds in the first `seconds` of the program.
-    #[must_use]
     pub fn busy_seconds(&self, seconds: f64) -> f64 {
         let seconds = seconds.max(0.0);
         match self {

@@ -84,13 +84,11 @@ fn micros(time: SystemTime) -> u64 {
 }
 
 /// Microseconds since 1970.
-#[must_use]
 pub fn now_us() -> u64 {
     micros(SystemTime::now())
 }
 
 /// Start time of a process in ticks; None if there is none, or only a zombie.
-#[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command in parentheses may contain any character, even parentheses.
@@ -110,18 +108,12 @@ impl Process {
     }
 
     /// Registers the process. Callers hold the node's lock and have checked that the instance exists and has the
-    /// memory.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// memory. Errors: the file system fails.
     pub fn register(&self, root: &Path) -> Result<(), StoreError> {
         self.register_as(root, Role::Alone)
     }
 
-    /// As [`Process::register`], for a process of MPS.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// As [`Process::register`], for a process of MPS. Errors: the file system fails.
     pub fn register_as(&self, root: &Path, role: Role) -> Result<(), StoreError> {
         let path = self.path(root);
         // The user who registers a server may differ from the last one who tried.
@@ -143,9 +135,7 @@ impl Process {
     }
 
     /// Reports that the process is alive. If it is killed later, its activity is known up to this moment.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Errors: the file system fails.
     pub fn beat(&self, root: &Path) -> Result<(), StoreError> {
         let path = self.path(root);
         File::open(&path)
@@ -153,10 +143,7 @@ impl Process {
             .map_err(StoreError::io(&path))
     }
 
-    /// Marks the process as ended. Its activity is kept for a while.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Marks the process as ended. Its activity is kept for a while. Errors: the file system fails.
     pub fn remove(&self, root: &Path) -> Result<(), StoreError> {
         let path = self.path(root);
         let ended = File::open(&path).and_then(|file| {
@@ -172,7 +159,6 @@ impl Process {
     }
 
     /// Busy microseconds from its start to `at_us`.
-    #[must_use]
     pub fn busy_us(&self, at_us: u64) -> f64 {
         let age = at_us.saturating_sub(self.began_us) as f64 / 1e6;
         self.pattern.busy_seconds(age) * 1e6
@@ -181,21 +167,18 @@ impl Process {
 
 impl Record {
     /// The key of one life of a process.
-    #[must_use]
     pub fn life(&self) -> (u32, u64, u64) {
         let process = &self.process;
         (process.pid, process.start_ticks, process.began_us)
     }
 
     /// Busy microseconds from its start to `at_us`.
-    #[must_use]
     pub fn busy_us(&self, at_us: u64) -> f64 {
         let end = self.ended_us.unwrap_or(u64::MAX);
         self.process.busy_us(at_us.min(end))
     }
 
     /// The busy part (0 to 1) of the time between two moments.
-    #[must_use]
     pub fn utilization(&self, from_us: u64, to_us: u64) -> f64 {
         let length = to_us.saturating_sub(from_us) as f64;
         if length == 0.0 {
@@ -205,7 +188,6 @@ impl Record {
     }
 
     /// The pid to which NVML attributes its activity: for an MPS client that of its server.
-    #[must_use]
     pub fn worker(&self) -> u32 {
         match self.role {
             Role::Client(server) => server,
@@ -218,16 +200,13 @@ impl Record {
 const AGENTS: &str = "agents";
 
 /// The name under which the counters of a GPU are held, which holds the GPU too.
-#[must_use]
 pub fn profiling(gpu_uuid: &str) -> String {
     format!("profiling-{gpu_uuid}")
 }
 
 /// Lets a process hold a device for as long as it lives, and be on no list of processes: a GPU, whose MIG mode stays;
 /// an instance, by its MIG UUID, which cannot be destroyed; or what [`profiling`] names.
-///
-/// # Errors
-/// The answer of the file system.
+/// Errors: the answer of the file system.
 pub fn hold(root: &Path, pid: u32, device: &str) -> Result<(), StoreError> {
     let folder = root.join(AGENTS);
     fs::create_dir_all(&folder).map_err(StoreError::io(&folder))?;
@@ -238,13 +217,11 @@ pub fn hold(root: &Path, pid: u32, device: &str) -> Result<(), StoreError> {
 
 /// As the device of [`hold`]: the GPU's MIG mode can be switched, and its first instance is refused, as a display, peer
 /// access or a channel of the driver's own does.
-#[must_use]
 pub fn parent(gpu_uuid: &str) -> String {
     format!("{gpu_uuid}.parent")
 }
 
 /// Whether a process that lives holds a device in this way.
-#[must_use]
 pub fn is_held(root: &Path, device: &str) -> bool {
     let entries = fs::read_dir(root.join(AGENTS)).into_iter().flatten();
     entries.flatten().any(|entry| {
@@ -314,27 +291,18 @@ fn read(root: &Path, wanted: impl Fn(Option<u64>) -> bool) -> Result<Vec<Record>
     Ok(records)
 }
 
-/// The live processes, by pid.
-///
-/// # Errors
-/// The file system fails.
+/// The live processes, by pid. Errors: the file system fails.
 pub fn live(root: &Path) -> Result<Vec<Process>, StoreError> {
     let records = present(root)?;
     Ok(records.into_iter().map(|record| record.process).collect())
 }
 
-/// As [`live`], with their roles in MPS.
-///
-/// # Errors
-/// The file system fails.
+/// As [`live`], with their roles in MPS. Errors: the file system fails.
 pub fn present(root: &Path) -> Result<Vec<Record>, StoreError> {
     read(root, |ended| ended.is_none())
 }
 
-/// The live processes, and those that ended after `from_us`, as far as they are kept.
-///
-/// # Errors
-/// The file system fails.
+/// The live processes, and those that ended after `from_us`, as far as they are kept. Errors: the file system fails.
 pub fn since(root: &Path, from_us: u64) -> Result<Vec<Record>, StoreError> {
     read(root, |ended| ended.is_none_or(|ended| ended > from_us))
 }
@@ -343,10 +311,7 @@ pub fn since(root: &Path, from_us: u64) -> Result<Vec<Record>, StoreError> {
 type Reading = (PathBuf, Instant, Arc<Vec<Record>>);
 
 /// As [`since`] the beginning, possibly from a moment ago: an exporter queries every instance in a row, and each
-/// reading takes time in proportion to the number of processes.
-///
-/// # Errors
-/// The file system fails.
+/// reading takes time in proportion to the number of processes. Errors: the file system fails.
 pub fn recent(root: &Path) -> Result<Arc<Vec<Record>>, StoreError> {
     static LAST: Mutex<Option<Reading>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

@@ -106,14 +106,12 @@ const CODES: &[(&str, &str, Code)] = &[
 
 impl File {
     /// Reads a file; None for another version or another format.
-    #[must_use]
     pub fn parse(text: &str) -> Option<File> {
         let file: File = serde_json::from_str(text).ok()?;
         (file.version == 1).then_some(file)
     }
 
     /// What each GPU keeps.
-    #[must_use]
     pub fn of_gpu(&self) -> Recorded {
         let changed = self.differing("the same place gives the same MIG UUID");
         Recorded {
@@ -173,7 +171,6 @@ impl File {
 
 impl Recorded {
     /// The id of a GPU instance at a place.
-    #[must_use]
     pub fn id_at(&self, profile: u32, start: u32) -> Option<u32> {
         let mut places = self.places.iter();
         let found = places.find(|it| (it.profile_id, it.start) == (profile, start))?;

@@ -38,7 +38,6 @@ fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
 }
 
 /// ROOT: `$NVML_SIM_ROOT`, or the parent of the folder from which the library was loaded that has this code.
-#[must_use]
 pub fn root() -> Option<PathBuf> {
     if let Some(root) = std::env::var_os("NVML_SIM_ROOT").filter(|root| !root.is_empty()) {
         return Some(root.into());

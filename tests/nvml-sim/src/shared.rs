@@ -20,9 +20,7 @@ unsafe impl Sync for Words {}
 
 impl Words {
     /// Maps the file, which must hold at least `count` words.
-    ///
-    /// # Errors
-    /// As opening, and as mapping; `UnexpectedEof` for a file that is too short.
+    /// Errors: as opening, and as mapping; `UnexpectedEof` for a file that is too short.
     pub fn open(path: &Path, count: usize, write: bool) -> io::Result<Words> {
         let file = OpenOptions::new().read(true).write(write).open(path)?;
         let bytes = count * size_of::<AtomicU64>();
@@ -54,7 +52,6 @@ impl Words {
     ///
     /// # Panics
     /// The position is outside the file.
-    #[must_use]
     pub fn word(&self, position: usize) -> &AtomicU64 {
         assert!(position < self.count);
         // SAFETY: inside the mapping, which is aligned to a page and lives as long as self.

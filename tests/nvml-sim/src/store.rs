@@ -50,10 +50,7 @@ pub struct Store {
 pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 
 impl Store {
-    /// Creates the folder of a new node, replacing an older one.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Creates the folder of a new node, replacing an older one. Errors: the file system fails.
     pub fn create(root: &Path, node: &Node) -> Result<Store, StoreError> {
         let folder = |path: &Path, mode: u32| {
             fs::create_dir_all(path).map_err(StoreError::io(path))?;
@@ -93,10 +90,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a node that `gpusim init` created.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Opens a node that `gpusim init` created. Errors: the file system fails.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         let path = root.join("state/words");
         let words = Words::open(&path, WORDS, false).map_err(StoreError::io(&path))?;
@@ -110,7 +104,6 @@ impl Store {
     }
 
     /// The node's folder.
-    #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -120,10 +113,7 @@ impl Store {
     }
 
     /// Waits for the node's lock. All users may take it: a program that registers itself on an instance must not race
-    /// with the end of the instance.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// with the end of the instance. Errors: the file system fails.
     pub fn lock(&self) -> Result<Lock, StoreError> {
         let path = self.path("lock");
         let file = File::open(&path).map_err(StoreError::io(&path))?;
@@ -139,10 +129,7 @@ impl Store {
         }
     }
 
-    /// The current node.
-    ///
-    /// # Errors
-    /// The file system fails; `Content` for a state that this library cannot read.
+    /// The current node. Errors: the file system fails; `Content` for a state that this library cannot read.
     pub fn node(&self) -> Result<Arc<Node>, StoreError> {
         self.cached(NODE, "node.json", &self.node, |node: &Node| {
             let known = |model: &str| Model::find(model).is_some();
@@ -153,18 +140,12 @@ impl Store {
         })
     }
 
-    /// The current faults, delays and counting.
-    ///
-    /// # Errors
-    /// As [`Store::node`].
+    /// The current faults, delays and counting. Errors: as [`Store::node`].
     pub fn disturbances(&self) -> Result<Arc<Disturbances>, StoreError> {
         self.cached(DISTURBANCES, "disturb.json", &self.disturbances, |_| Ok(()))
     }
 
-    /// The counters of calls: first all calls, then one for each name in [`FUNCTIONS`].
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// The counters of calls: first all calls, then one for each name in [`FUNCTIONS`]. Errors: the file system fails.
     pub fn counters(&self) -> Result<Arc<Words>, StoreError> {
         let mut cache = self
             .counters
@@ -241,9 +222,7 @@ impl Store {
     }
 
     /// Changes the node; a change that returns an error leaves it as it was.
-    ///
-    /// # Errors
-    /// The code of the change, or of the file system's error.
+    /// Errors: the code of the change, or of the file system's error.
     pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> Answer<T>) -> Answer<T> {
         let lock = self.lock()?;
         let before = self.node()?;
@@ -259,10 +238,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Changes faults, delays or counting.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Changes faults, delays or counting. Errors: the file system fails.
     pub fn disturb(&self, change: impl FnOnce(&mut Disturbances)) -> Result<(), StoreError> {
         let lock = self.lock()?;
         let mut disturbances = Disturbances::clone(&*self.disturbances()?);
@@ -272,10 +248,7 @@ impl Store {
         })
     }
 
-    /// Counts a call if needed, and returns the effect on it.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Counts a call if needed, and returns the effect on it. Errors: the file system fails.
     pub(crate) fn disturbance_of(
         &self,
         call: &str,
@@ -291,9 +264,7 @@ impl Store {
     }
 
     /// Makes the driver of a node answer wrongly from now on; false for a name that is not known.
-    ///
-    /// # Errors
-    /// The file system fails.
+    /// Errors: the file system fails.
     pub fn falsify(&self, name: &str) -> Result<bool, StoreError> {
         let Some(found) = falsify::find(name) else {
             return Ok(false);

@@ -459,7 +459,6 @@ const SUPPORTED: &[&str] = &[
 ];
 
 /// Position of a function.
-#[must_use]
 pub fn position(name: &str) -> Option<usize> {
     FUNCTIONS.binary_search(&name).ok()
 }

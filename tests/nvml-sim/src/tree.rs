@@ -43,7 +43,6 @@ pub enum Capability {
 
 impl Capability {
     /// Minor of its device node.
-    #[must_use]
     pub fn minor(self) -> u32 {
         match self {
             Capability::Config => 1,
@@ -54,7 +53,6 @@ impl Capability {
     }
 
     /// Its file under `/proc/driver/nvidia/capabilities`.
-    #[must_use]
     pub fn file(self, root: &Path) -> PathBuf {
         let name = match self {
             Capability::Config => "mig/config".to_owned(),
@@ -68,7 +66,6 @@ impl Capability {
     }
 
     /// Its device node.
-    #[must_use]
     pub fn node(self, root: &Path) -> PathBuf {
         root.join(format!("dev/nvidia-caps/nvidia-cap{}", self.minor()))
     }
@@ -93,7 +90,6 @@ pub enum Access {
 }
 
 /// Opens a device node, as the driver's user-space part would.
-#[must_use]
 pub fn probe(path: &Path, write: bool) -> Access {
     match fs::OpenOptions::new().read(true).write(write).open(path) {
         Ok(_) => Access::Reached,
@@ -280,10 +276,7 @@ fn remove_others(folder: &Path, prefix: &str, wanted: &BTreeSet<String>) -> Resu
 }
 
 /// Does what `nvidia-modprobe -f` does: creates the capability's device node as its file says, with owner root. With
-/// a `DeviceFileModify` other than 1 it changes and creates nothing.
-///
-/// # Errors
-/// The file system fails.
+/// a `DeviceFileModify` other than 1 it changes and creates nothing. Errors: the file system fails.
 pub fn modprobe(root: &Path, capability: Capability) -> Result<(), StoreError> {
     let path = capability.file(root);
     let text = fs::read_to_string(&path).map_err(StoreError::io(&path))?;

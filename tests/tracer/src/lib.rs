@@ -28,10 +28,7 @@ pub use calls::Call;
 /// The line by which a program says that it can be traced.
 pub const READY: &str = "ready to be traced";
 
-/// Waits until this program is traced.
-///
-/// # Errors
-/// stdin or stdout fails.
+/// Waits until this program is traced. Errors: stdin or stdout fails.
 pub fn wait() -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "\n{READY}")?;
@@ -67,9 +64,7 @@ pub struct Run {
 
 /// Runs a command and kills it at `death`, if it reaches this call. All calls while it holds the lock of the file
 /// `driver_lock` count as one: the simulated driver works there, and the real one does this in one call of the kernel.
-///
-/// # Errors
-/// The command cannot be started, does not wait to be traced, or cannot be traced.
+/// Errors: the command cannot be started, does not wait to be traced, or cannot be traced.
 pub fn run(mut command: Command, driver_lock: &Path, death: Option<Death>) -> io::Result<Run> {
     let mut child = command
         .stdin(Stdio::piped())

@@ -19,9 +19,7 @@ use anyhow::{Context, Result};
 const OF_LABS: [&str; 2] = ["demo", "lab"];
 
 /// Becomes the program of the task that these arguments of `cargo xtask` name.
-///
-/// # Errors
-/// Packages cannot be installed, or the program does not compile or start.
+/// Errors: packages cannot be installed, or the program does not compile or start.
 pub fn start(arguments: &[OsString]) -> Result<Infallible> {
     let is_of_labs = |task: &OsString| OF_LABS.iter().any(|known| task == known);
     if arguments.first().is_some_and(is_of_labs) {

@@ -33,9 +33,7 @@ impl fmt::Display for Version {
 }
 
 /// Reads a file for a package.
-///
-/// # Errors
-/// It is no ELF file of 64 bits, or needs more than a C library of version [`LIBC`].
+/// Errors: it is no ELF file of 64 bits, or needs more than a C library of version [`LIBC`].
 pub(super) fn read(path: &Path) -> Result<Needs> {
     let bytes = fs::read(path).with_context(|| format!("reading {} failed", path.display()))?;
     let needs = needs(&bytes).with_context(|| format!("reading {} failed", path.display()))?;

@@ -51,10 +51,7 @@ struct Profile {
     test: bool,
 }
 
-/// When cargo wrote a file, which is a path below the root.
-///
-/// # Errors
-/// The file is missing.
+/// When cargo wrote a file, which is a path below the root. Errors: the file is missing.
 pub(crate) fn written(path: &str) -> Result<SystemTime> {
     let metadata = fs::metadata(root().join(path));
     let metadata = metadata.with_context(|| format!("reading {path} failed"))?;
@@ -62,9 +59,7 @@ pub(crate) fn written(path: &str) -> Result<SystemTime> {
 }
 
 /// Builds the test programs that `cargo test ARGS` would run, and lists their tests.
-///
-/// # Errors
-/// A program does not compile, or does not list its tests.
+/// Errors: a program does not compile, or does not list its tests.
 pub(crate) fn build(args: &[&str]) -> Result<Vec<Program>> {
     let mut command = cargo(&[
         "test",

@@ -153,9 +153,7 @@ impl Report {
     }
 
     /// Writes all outcomes in JUnit's format, with a suite for each program and series.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Errors: the file cannot be written.
     pub fn write_junit(&self, path: &Path) -> Result<()> {
         let mut suites: BTreeMap<String, TestSuite> = BTreeMap::new();
         for outcome in &self.outcomes {

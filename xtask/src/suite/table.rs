@@ -55,9 +55,7 @@ enum Word {
 
 impl Table {
     /// Reads the table. `known`: the existing series.
-    ///
-    /// # Errors
-    /// The text is not such a table; each error names the group by its reason or the test by its name.
+    /// Errors: the text is not such a table; each error names the group by its reason or the test by its name.
     pub fn parse(text: &str, known: &[&str]) -> Result<Self> {
         let file: File = toml::from_str(text)?;
         let mut rows = BTreeMap::new();
@@ -89,9 +87,7 @@ impl Table {
     }
 
     /// Compares the table with the existing tests.
-    ///
-    /// # Errors
-    /// Names the tests without an entry and the entries without a test.
+    /// Errors: names the tests without an entry and the entries without a test.
     pub fn check(&self, tests: &[Test]) -> Result<()> {
         let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
         let without: Vec<&str> = names

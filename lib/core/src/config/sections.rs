@@ -20,9 +20,7 @@ use crate::pool::{Pool, WholeGpu};
 
 impl Config {
     /// Reads the text of a file. `path` is used in messages only.
-    ///
-    /// # Errors
-    /// All mistakes of the file, in the order of lines.
+    /// Errors: all mistakes of the file, in the order of lines.
     pub fn parse(text: &str, path: &str) -> Result<Config, ConfigErrors> {
         match config(text, path)? {
             (config, None) => Ok(config),
@@ -33,9 +31,7 @@ impl Config {
     /// Reads all but `[reaper]`, `[report]`, `[web]`, `stuck` and `[hooks]`, for the programs that make slices: a
     /// mistake there must not stop them. The second value has the mistakes there; if there are any, the configuration
     /// has the defaults of `[reaper]`.
-    ///
-    /// # Errors
-    /// All other mistakes of the file together with those of these tables, in the order of lines.
+    /// Errors: all other mistakes of the file together with those of these tables, in the order of lines.
     pub fn parse_pools(
         text: &str,
         path: &str,

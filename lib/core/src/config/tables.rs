@@ -144,7 +144,6 @@ pub enum AboveMax {
 }
 
 impl PartitionRules {
-    #[must_use]
     pub fn allow(&self, size: &MenuEntry) -> bool {
         // `covers`, as for requests: a user sees 1/7 as 0.143.
         let enough = self.min.is_none_or(|min| size.fraction.covers(min));

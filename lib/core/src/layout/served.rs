@@ -34,7 +34,6 @@ pub const HEADINGS: [&str; 7] = [
 
 impl Served {
     /// All sizes of all layouts that a model has. A layout has only those that are safe there.
-    #[must_use]
     pub fn table(geometry: &Geometry) -> Vec<Served> {
         let [half, quarter, eighth, seventh] = [2, 4, 8, 7].map(|part| Fraction::new(1, part).ok());
         let mut rows = Vec::new();
@@ -82,7 +81,6 @@ impl Served {
     }
 
     /// The row as texts, in the order of [`HEADINGS`]. GiB are rounded down, those of the smallest piece.
-    #[must_use]
     pub fn cells(&self) -> [String; 7] {
         let equal = if self.equal { ", equal" } else { "" };
         let least = self.pieces.iter().map(|(memory, _)| memory.0).min();

@@ -16,9 +16,7 @@ const WHOLE_GPU: &str = "whole GPU";
 impl Layout {
     /// The layout of a GPU with `memory`, shared in percents. `word` is the name of the mechanism in messages,
     /// `least` the smallest share. An empty `menu` stands for every percent. The whole GPU can always be lent.
-    ///
-    /// # Errors
-    /// The menu has a share below `least`, or two with the same price.
+    /// Errors: the menu has a share below `least`, or two with the same price.
     pub fn shares(
         word: &str,
         memory: MemoryMib,
@@ -39,10 +37,7 @@ impl Layout {
         Ok(Layout::of_entries(entries.into_iter().map(entry).collect()))
     }
 
-    /// The layout of a GPU that is not in MIG mode and is only lent whole.
-    ///
-    /// # Errors
-    /// The menu has any other size.
+    /// The layout of a GPU that is not in MIG mode and is only lent whole. Errors: the menu has any other size.
     pub fn whole_gpu(
         model: &str,
         memory: MemoryMib,
@@ -68,9 +63,7 @@ impl Layout {
     }
 
     /// The same, with the GPU itself in place of the instance that is as large as the GPU: MIG is off then.
-    ///
-    /// # Errors
-    /// When the model needs a reset for a change of MIG mode.
+    /// Errors: when the model needs a reset for a change of MIG mode.
     pub fn with_bare_gpu(mut self, geometry: &Geometry) -> Result<Layout, LayoutError> {
         if geometry.needs_reset_for_mig() {
             return Err(LayoutError::NeedsReset {
@@ -100,9 +93,7 @@ impl Layout {
 
     /// The layout of the halves of a MIG GPU. Each half has one instance, shared in percents of the GPU, at most 50.
     /// [`Layout::place`] gives the position of this instance for every size.
-    ///
-    /// # Errors
-    /// The GPU has no halves; or the menu is wrong as in [`Layout::shares`].
+    /// Errors: the GPU has no halves; or the menu is wrong as in [`Layout::shares`].
     pub fn shared_halves(
         geometry: &Geometry,
         menu: &[Fraction],

@@ -14,9 +14,7 @@ impl Layout {
     /// An empty `menu` stands for the default: 1/2, 1/4, 1/8 for halves (1/2, 1/4 on GPUs of four slices), otherwise
     /// the one size of the layout. `equal` uses only profiles of which all pieces of a size can have the same compute
     /// slices (3g instead of 4g for a half).
-    ///
-    /// # Errors
-    /// The menu is not possible on this GPU, or not safe; the error shows a state that breaks the rule.
+    /// Errors: the menu is not possible on this GPU, or not safe; the error shows a state that breaks the rule.
     pub fn solve(
         geometry: &Geometry,
         kind: LayoutKind,

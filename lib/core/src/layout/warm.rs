@@ -25,7 +25,6 @@ impl Layout {
     /// be: the place of an instance that the job can take over, then one for which no kept instance is destroyed.
     /// Another place than that of [`Layout::place`] is chosen only for the same profile, so that kept instances cost
     /// no job its compute, and only if the proof visited the state to which it leads.
-    #[must_use]
     pub fn place_beside(
         &self,
         side: Side,

@@ -58,7 +58,6 @@ pub enum LeaseError {
 
 impl LeaseError {
     /// Whether the lease is complete, but a newer build wrote it, so that only that build can read it.
-    #[must_use]
     pub fn is_of_newer_build(&self) -> bool {
         match self {
             LeaseError::Version { found } => *found > i64::from(VERSION),

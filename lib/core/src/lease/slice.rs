@@ -54,7 +54,6 @@ pub enum Held {
 
 impl Held {
     /// The mechanism of the GPU's pool.
-    #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         match self {
             Held::Mig(_) | Held::Bare => Mechanism::Mig,

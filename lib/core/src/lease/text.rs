@@ -193,10 +193,7 @@ fn version_line() -> String {
 }
 
 impl Lease {
-    /// The text of the file.
-    ///
-    /// # Errors
-    /// A value that TOML cannot represent (a time after the year 292 277 026 596).
+    /// The text of the file. Errors: a value that TOML cannot represent (a time after the year 292 277 026 596).
     pub fn to_text(&self) -> Result<String, LeaseError> {
         let body = toml::to_string(&LeaseText::of(self)).map_err(|source| LeaseError::Write {
             job_id: self.job_id,
@@ -207,7 +204,6 @@ impl Lease {
 
     /// Whether the text is certainly that of a lease on another GPU: complete, of this version, of the slice `name`,
     /// and without the UUID of this GPU. This check takes a tenth of the time of [`Lease::parse`].
-    #[must_use]
     pub fn is_elsewhere(text: &str, name: &str, gpu_uuid: &str) -> bool {
         let (Ok(body), Some((job_id, number))) = (checksum::open(text), read_name(name)) else {
             return false;
@@ -223,9 +219,7 @@ impl Lease {
     }
 
     /// Reads the text of a file.
-    ///
-    /// # Errors
-    /// The text is not exactly what [`Lease::to_text`] of this version or the one before wrote.
+    /// Errors: the text is not exactly what [`Lease::to_text`] of this version or the one before wrote.
     pub fn parse(text: &str) -> Result<Lease, LeaseError> {
         let body = checksum::open(text)?;
         let wrong = |source| LeaseError::Text {

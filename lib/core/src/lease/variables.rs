@@ -19,7 +19,6 @@ fn devices(leases: &[Lease]) -> Option<String> {
 /// The variables of a task with the slices `task`, of the slices `step` of all tasks of its step, with those of its
 /// library alone where it has one. `numbers`: CUDA's numbers of the devices of the task, in place of their UUIDs. None
 /// without a slice, and where a lease names no instance.
-#[must_use]
 pub fn of(
     task: &[Lease],
     step: &[Lease],
@@ -80,7 +79,6 @@ pub fn of(
 
 /// The variables of a process beside Slurm's steps, with the slices of a whole job and with its library. `numbers`: as
 /// in [`of`].
-#[must_use]
 pub fn of_job(leases: &[Lease], numbers: Option<String>) -> Vec<(&'static str, String)> {
     let mut variables = of(leases, leases, numbers).unwrap_or_default();
     let library = leases.first().and_then(|lease| lease.slice.hami());

@@ -62,9 +62,7 @@ pub enum Uncertain {
 
 /// CUDA's numbers of the devices of a task, `0` or `0,1`. `job`: all leases of the job on the node, whose devices the
 /// fence leaves open. `all_in_pools`: whether each GPU of the node is in a pool, so that the fence closes all others.
-///
-/// # Errors
-/// The numbers may be those of other devices.
+/// Errors: the numbers may be those of other devices.
 pub fn numbers(task: &[Lease], job: &[Lease], all_in_pools: bool) -> Result<String, Uncertain> {
     let names = |leases: &[Lease]| -> BTreeSet<String> {
         let devices = leases.iter().filter_map(|lease| lease.slice.cuda_device());

@@ -15,12 +15,10 @@ pub struct ExporterUrl {
 }
 
 impl ExporterUrl {
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }

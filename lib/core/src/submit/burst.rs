@@ -116,10 +116,7 @@ fn ways(share: Fraction, max: Fraction) -> String {
     }
 }
 
-/// Reads the value of the option: the ceiling in hundredths of a GPU.
-///
-/// # Errors
-/// A text that is no part of a GPU.
+/// Reads the value of the option: the ceiling in hundredths of a GPU. Errors: a text that is no part of a GPU.
 pub fn parse(text: &str) -> Result<Units, UnknownBurst> {
     let fraction = Fraction::parse_decimal(text).map_err(|source| UnknownBurst {
         text: text.to_owned(),
@@ -129,17 +126,13 @@ pub fn parse(text: &str) -> Result<Units, UnknownBurst> {
 }
 
 /// The option's value in a job's `spank_job_env`, if it has one. Clients put one there.
-///
-/// # Errors
-/// As [`parse`]. Clients refuse such values themselves, but not all clients have the plugin.
+/// Errors: as [`parse`]. Clients refuse such values themselves, but not all clients have the plugin.
 pub fn asked(environment: &[String]) -> Result<Option<Units>, UnknownBurst> {
     option::value(environment, OPTION).map(parse).transpose()
 }
 
 /// Whether a job with a share of `share` may have the ceiling `burst`, whichever of the pools serves it.
-///
-/// # Errors
-/// When one of them does not lend so much.
+/// Errors: when one of them does not lend so much.
 pub(super) fn allow(pools: &[&Pool], share: Units, burst: Units) -> Result<(), BurstRefusal> {
     for pool in pools {
         let none = |why| BurstRefusal::None {

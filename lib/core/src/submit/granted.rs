@@ -33,9 +33,7 @@ impl Granted<'_> {
 }
 
 /// Rounds a fraction up, and checks the size against the rules of the partitions.
-///
-/// # Errors
-/// The pools have no such size, or the rules do not allow it.
+/// Errors: the pools have no such size, or the rules do not allow it.
 pub(super) fn grant<'a>(
     decision: &Decision<'a>,
     requested: &RequestedFraction<'_>,

@@ -54,10 +54,7 @@ pub fn asked(environment: &[String]) -> Result<Option<IdleWish>, IdleRefusal> {
 }
 
 /// Checks whether a job may use `wish`; `facts` are the known properties of the job. `default` is always allowed,
-/// because a job without the option has it.
-///
-/// # Errors
-/// No rule that may match the job allows the value.
+/// because a job without the option has it. Errors: no rule that may match the job allows the value.
 pub fn allow(reaper: &Reaper, facts: &Facts<'_>, wish: IdleWish) -> Result<(), IdleRefusal> {
     if wish == IdleWish::Default || reaper.allows(facts, wish) {
         return Ok(());

@@ -132,7 +132,6 @@ pub struct JobRequest<'a> {
 
 impl JobRequest<'_> {
     /// Whether a text of the request names a fraction, well-formed or not.
-    #[must_use]
     pub fn names_fraction(&self) -> bool {
         self.tres().any(request::means_fraction)
     }

@@ -10,9 +10,7 @@ use super::texts::Texts;
 use crate::rounding::Demand;
 
 /// The fraction that a request asks for, or the partition's `default`; None if gpufrac leaves the request to Slurm.
-///
-/// # Errors
-/// The request contradicts a fraction of any size.
+/// Errors: the request contradicts a fraction of any size.
 pub(super) fn of<'a>(
     decision: &Decision<'a>,
     texts: &Texts<'_>,

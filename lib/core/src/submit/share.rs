@@ -14,9 +14,7 @@ use crate::per_gpu::{Part, PerGpu};
 use crate::request::{self, Kind};
 
 /// The share of a grant, with a note for the user.
-///
-/// # Errors
-/// An option has no number for a GPU, or the job asks for more than the ceilings of its partitions.
+/// Errors: an option has no number for a GPU, or the job asks for more than the ceilings of its partitions.
 pub(super) fn of(
     decision: &Decision<'_>,
     requested: &RequestedFraction<'_>,

@@ -15,9 +15,7 @@ pub(super) struct Texts<'a> {
 
 impl<'a> Texts<'a> {
     /// Reads all texts of a request that can name GRES.
-    ///
-    /// # Errors
-    /// gpufrac cannot read a text, or Slurm would count something else.
+    /// Errors: gpufrac cannot read a text, or Slurm would count something else.
     pub(super) fn read(request: &JobRequest<'a>, occasion: Occasion) -> Result<Self, Refusal> {
         if occasion == Occasion::Modify {
             refuse_what_leaves_counts(request)?;
@@ -37,10 +35,7 @@ impl<'a> Texts<'a> {
     }
 
     /// Refuses texts that Slurm reads in another way. This check comes last, because other mistakes have clearer
-    /// messages. `rewritten` is the option whose text gpufrac will write.
-    ///
-    /// # Errors
-    /// The first such text.
+    /// messages. `rewritten` is the option whose text gpufrac will write. Errors: the first such text.
     pub(super) fn refuse_ambiguous(
         &self,
         rewritten: Option<FractionOption>,

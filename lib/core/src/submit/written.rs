@@ -13,9 +13,7 @@ use crate::request::{self, GresForm, Item, Kind};
 use crate::rounding::{Demand, Grant};
 
 /// Writes the counts of the grant into the option that asked for it.
-///
-/// # Errors
-/// Slurm could read the new text in another way; this is a fault of gpufrac.
+/// Errors: Slurm could read the new text in another way; this is a fault of gpufrac.
 pub(super) fn verdict(
     decision: &Decision<'_>,
     texts: &Texts<'_>,

@@ -15,29 +15,20 @@ use crate::acl;
 const LISTED: u32 = 0o044;
 
 impl RootDir {
-    /// The permissions of the directory.
-    ///
-    /// # Errors
-    /// They cannot be read.
+    /// The permissions of the directory. Errors: they cannot be read.
     pub fn mode(&self) -> Result<u32, FileError> {
         let stat = fstat(&self.fd)
             .map_err(|e| FileError::io("reading the attributes of", &self.path, e))?;
         Ok(stat.st_mode & 0o7777)
     }
 
-    /// Sets the permissions of the directory.
-    ///
-    /// # Errors
-    /// They cannot be set.
+    /// Sets the permissions of the directory. Errors: they cannot be set.
     pub fn set_mode(&self, mode: u32) -> Result<(), FileError> {
         fchmod(&self.fd, Mode::from_bits_truncate(mode))
             .map_err(|e| FileError::io("setting the mode of", &self.path, e))
     }
 
-    /// Sets the permissions of a file in the directory. A missing file is no error.
-    ///
-    /// # Errors
-    /// They cannot be set.
+    /// Sets the permissions of a file in the directory. A missing file is no error. Errors: they cannot be set.
     pub fn set_file_mode(&self, name: &str, mode: u32) -> Result<(), FileError> {
         let (mode, flags) = (
             Mode::from_bits_truncate(mode),
@@ -50,10 +41,7 @@ impl RootDir {
     }
 
     /// Checks that files can be written in the directory. A server of files may deny that to root: NFS does unless the
-    /// export has no_root_squash (exports(5)).
-    ///
-    /// # Errors
-    /// They cannot be written.
+    /// export has no_root_squash (exports(5)). Errors: they cannot be written.
     pub fn must_be_writable(&self) -> Result<(), FileError> {
         faccessat(
             &self.fd,
@@ -64,19 +52,13 @@ impl RootDir {
         .map_err(|e| FileError::io("writing to", &self.path, e))
     }
 
-    /// Whether nobody but root can list the directory.
-    ///
-    /// # Errors
-    /// The permissions cannot be read.
+    /// Whether nobody but root can list the directory. Errors: the permissions cannot be read.
     pub fn is_closed(&self) -> Result<bool, FileError> {
         Ok(self.mode()? & LISTED == 0)
     }
 
     /// Lets these users, and no others but root, list this directory and open files in it, as the modes of the files
-    /// allow.
-    ///
-    /// # Errors
-    /// The file system keeps no access lists.
+    /// allow. Errors: the file system keeps no access lists.
     pub fn let_list(&self, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place("."), 7, 5, users)
             .map_err(|e| FileError::io("setting the access list of", &self.path, e))

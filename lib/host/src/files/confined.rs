@@ -11,10 +11,7 @@ const INODES: u32 = 64;
 
 impl RootDir {
     /// Creates the folder `name` and mounts a file system in memory on it, with room for `bytes`. Keeps both if they
-    /// exist.
-    ///
-    /// # Errors
-    /// The folder cannot be created, or the file system cannot be mounted.
+    /// exist. Errors: the folder cannot be created, or the file system cannot be mounted.
     pub fn confine(&self, name: &str, bytes: u64, mode: u32) -> Result<RootDir, FileError> {
         let path = self.at(name);
         RootDir::create(&path, mode)?;
@@ -30,10 +27,7 @@ impl RootDir {
     }
 
     /// Unmounts the file system of [`RootDir::confine`], with its content. A process with an open file there keeps
-    /// the file. A missing mount is no error.
-    ///
-    /// # Errors
-    /// The file system cannot be unmounted.
+    /// the file. A missing mount is no error. Errors: the file system cannot be unmounted.
     pub fn unconfine(&self, name: &str) -> Result<(), FileError> {
         while self.is_confined(name)? {
             let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;

@@ -204,17 +204,13 @@ impl Caps {
 
     /// The instance that has these ids now: the lease's, or another one that was made at the same place after the
     /// lease's was gone, for example by a reset of the GPU. Ids and MIG UUID may be the same then, the mark is not.
-    ///
-    /// # Errors
-    /// The driver's files cannot be read.
+    /// Errors: the driver's files cannot be read.
     pub fn claimed(&self, gpu: DeviceMinor, instance: &Instance) -> Result<Claimed, CapsError> {
         self.of_gpu(gpu)?.claimed(instance)
     }
 
     /// The capabilities of a GPU: the driver has this folder for each, with MIG on or off.
-    ///
-    /// # Errors
-    /// The driver's files cannot be read.
+    /// Errors: the driver's files cannot be read.
     pub fn of_gpu(&self, gpu: DeviceMinor) -> Result<GpuCaps, CapsError> {
         let mig = self.dir(&format!("proc/driver/nvidia/capabilities/gpu{gpu}/mig"))?;
         Ok(GpuCaps(mig))
@@ -235,10 +231,7 @@ impl Caps {
 pub struct GpuCaps(RootDir);
 
 impl GpuCaps {
-    /// As [`Caps::claimed`], of this GPU.
-    ///
-    /// # Errors
-    /// The driver's files cannot be read.
+    /// As [`Caps::claimed`], of this GPU. Errors: the driver's files cannot be read.
     pub fn claimed(&self, instance: &Instance) -> Result<Claimed, CapsError> {
         let Instance { gi_id, ci_id, .. } = instance;
         let opened = self.0.below(&format!("gi{gi_id}"));
@@ -263,10 +256,7 @@ impl GpuCaps {
     }
 
     /// Whether the GPU instance with this id has this mark: then it is the one that was claimed with it. Reads one
-    /// file; [`GpuCaps::claimed`] also looks for compute instances.
-    ///
-    /// # Errors
-    /// The driver's files cannot be read.
+    /// file; [`GpuCaps::claimed`] also looks for compute instances. Errors: the driver's files cannot be read.
     pub fn has_mark(&self, instance: &Instance, expected: u32) -> Result<bool, CapsError> {
         match self.0.below(&format!("gi{}", instance.gi_id)) {
             Err(error) if error.is_not_found() => Ok(false),

@@ -71,9 +71,7 @@ fn name(gpu: &Gpu<'_>) -> String {
 }
 
 /// Sets the mode of a GPU with a lease. `first`: there is no other lease on it, so its current mode is the earlier one.
-///
-/// # Errors
-/// The driver refused, or a file could not be changed.
+/// Errors: the driver refused, or a file could not be changed.
 pub fn hold(locked: &mut LockedGpu<'_>, wanted: ComputeMode, first: bool) -> Result<(), ModeError> {
     let gpu = &mut locked.gpu;
     let found = gpu.compute_mode()?;
@@ -90,9 +88,7 @@ pub fn hold(locked: &mut LockedGpu<'_>, wanted: ComputeMode, first: bool) -> Res
 }
 
 /// Restores the earlier mode of a GPU without leases, if it was changed.
-///
-/// # Errors
-/// The driver refused, or a file could not be changed.
+/// Errors: the driver refused, or a file could not be changed.
 pub fn restore(locked: &mut LockedGpu<'_>) -> Result<(), ModeError> {
     let gpu = &mut locked.gpu;
     let dir = match RootDir::open(&locked.node.run.join("modes")) {

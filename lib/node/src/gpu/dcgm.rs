@@ -131,9 +131,7 @@ impl Dcgm {
 
     /// The activity of every instance whose GPU has current values. `tenants`: users with slices on the node, whose
     /// processes are not trusted.
-    ///
-    /// # Errors
-    /// No process answers, or one that is not trusted, or the answer has no metrics, or not the activity.
+    /// Errors: no process answers, or one that is not trusted, or the answer has no metrics, or not the activity.
     pub fn read(
         &mut self,
         now: BootTime,
@@ -144,9 +142,7 @@ impl Dcgm {
     }
 
     /// As [`Dcgm::read`], from the text of an answer.
-    ///
-    /// # Errors
-    /// The text is not a page of metrics, or one without the activity.
+    /// Errors: the text is not a page of metrics, or one without the activity.
     pub fn take(
         &mut self,
         answer: &[u8],

@@ -100,7 +100,6 @@ impl Process {
 
     /// Whether an ordinary user started it: such a process can come and go as the user likes. Root's in a job is one
     /// too, as a set-uid program that inherited a file.
-    #[must_use]
     pub fn is_users(&self) -> bool {
         let is_service = || {
             let unit = self.unit.as_ref();
@@ -143,7 +142,6 @@ pub enum Holders {
 impl Holders {
     /// The holders of an instance's capability files; without an instance, only those that may hold one. Makes no call
     /// of NVML, and takes about a second at most.
-    #[must_use]
     pub fn of_place(caps: &Caps, gpu: DeviceMinor, instance: Option<&Instance>) -> Holders {
         let files = instance.zip(caps.major("nvidia-caps").ok());
         let files = files.map_or(vec![], |(instance, major)| {
@@ -154,20 +152,17 @@ impl Holders {
     }
 
     /// The holders of a GPU's device file.
-    #[must_use]
     pub fn of_gpu(caps: &Caps, gpu: DeviceMinor) -> Holders {
         let device = caps.gpu_device(gpu).ok();
         search(device.as_slice(), None, holders::FEW)
     }
 
     /// Whether a process of an ordinary user is among those that are seen: then the cause is a user's.
-    #[must_use]
     pub fn is_users(&self) -> bool {
         matches!(self, Holders::Seen(holders) if holders.iter().any(Process::is_users))
     }
 
     /// Whether nobody was seen, and an ordinary user has processes that could not be searched.
-    #[must_use]
     pub fn may_be_users(&self) -> bool {
         matches!(self, Holders::Unseen { may_be_users, .. } if *may_be_users)
     }

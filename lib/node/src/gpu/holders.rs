@@ -139,7 +139,6 @@ pub struct HeldCaps {
 
 impl HeldCaps {
     /// Searches for them. `major` is the major number of capability files.
-    #[must_use]
     pub fn search(major: u32) -> HeldCaps {
         let begun = Instant::now();
         let Search {
@@ -164,7 +163,6 @@ impl HeldCaps {
     }
 
     /// A process of another user than `user` that holds one of these files. The user's own processes do not matter.
-    #[must_use]
     pub fn by_others(&self, minors: [u32; 2], user: UserId) -> Option<&Holder> {
         let mut holders = self.holders.iter();
         holders.find(|holder| {

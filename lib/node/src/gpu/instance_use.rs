@@ -15,10 +15,7 @@ pub struct InstanceUse {
 }
 
 /// Asks NVML for the use of a lease's instance; None if the instance does not exist any more, or another one has its
-/// ids.
-///
-/// # Errors
-/// NVML does not answer.
+/// ids. Errors: NVML does not answer.
 pub fn of(gpu: &Gpu<'_>, mig: &MigSlice) -> Result<Option<InstanceUse>, NvmlError> {
     let Some(instance) = &mig.instance else {
         return Ok(None);

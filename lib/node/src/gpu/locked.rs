@@ -47,20 +47,14 @@ impl<'a> LockedGpu<'a> {
         &self.lock
     }
 
-    /// The leases on the GPU, by job id and number.
-    ///
-    /// # Errors
-    /// A lease of the node cannot be read.
+    /// The leases on the GPU, by job id and number. Errors: a lease of the node cannot be read.
     pub fn leases(&self) -> Result<Vec<Lease>, StoreError> {
         self.lock.step();
         self.store.of_gpu(&self.gpu.uuid)
     }
 
     /// The use of a lease's instance; None if the instance does not exist any more. While NVML is not started here, the
-    /// daemon's session is asked first.
-    ///
-    /// # Errors
-    /// NVML does not answer.
+    /// daemon's session is asked first. Errors: NVML does not answer.
     pub fn instance_use(&self, mig: &MigSlice) -> Result<Option<InstanceUse>, NvmlError> {
         if !self.gpu.is_started()
             && let Some(answer) = shared_session::instance_use(&self.node.run, &self.gpu, mig)
@@ -72,9 +66,7 @@ impl<'a> LockedGpu<'a> {
     }
 
     /// Whether a GPU instance has this id, by the driver's files; by NVML if they do not tell.
-    ///
-    /// # Errors
-    /// NVML does not answer.
+    /// Errors: NVML does not answer.
     pub fn stands(&self, gi_id: u32) -> Result<bool, NvmlError> {
         match self.node.caps().gpu_instances(self.gpu.minor) {
             Some(standing) => Ok(standing.contains(&gi_id)),
@@ -90,19 +82,13 @@ impl<'a> LockedGpu<'a> {
         epilogs.unwrap_or_default()
     }
 
-    /// Writes a lease as a whole file.
-    ///
-    /// # Errors
-    /// A file cannot be written.
+    /// Writes a lease as a whole file. Errors: a file cannot be written.
     pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
         self.lock.step();
         self.store.write(&self.lock, lease)
     }
 
-    /// Removes a lease; returns whether it existed.
-    ///
-    /// # Errors
-    /// A file cannot be removed.
+    /// Removes a lease; returns whether it existed. Errors: a file cannot be removed.
     pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
         self.lock.step();
         self.store.remove(&self.lock, lease)

@@ -54,9 +54,7 @@ pub enum LimitError {
 }
 
 /// Limits the memory of a process's group on one GPU.
-///
-/// # Errors
-/// The process has no group in the unified hierarchy, or nvidia-smi does not set the limit.
+/// Errors: the process has no group in the unified hierarchy, or nvidia-smi does not set the limit.
 pub fn set(
     nvidia_smi: &Path,
     pid: u32,

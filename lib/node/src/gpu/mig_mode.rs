@@ -175,9 +175,7 @@ impl Caused for SwitchError {
 
 /// Switches MIG mode on or off, unless it is so already; says whether it was switched. `own`: the lease for which this
 /// is done, written before, so that a later run finds what this one began. Without one nobody has the GPU.
-///
-/// # Errors
-/// The GPU stays as it is: another lease names it, the model needs a reset, or the driver refuses.
+/// Errors: the GPU stays as it is: another lease names it, the model needs a reset, or the driver refuses.
 pub fn switch(
     locked: &mut LockedGpu<'_>,
     on: bool,
@@ -234,9 +232,7 @@ pub fn switch(
 
 /// Waits until a GPU without MIG is in its NVSwitch fabric: the driver leaves it for MIG, and comes back later
 /// (`kernel_mig_manager.c` of open-gpu-kernel-modules). Until then CUDA's first call fails with 802.
-///
-/// # Errors
-/// The fabric does not come in the node's time, or the driver does not answer.
+/// Errors: the fabric does not come in the node's time, or the driver does not answer.
 pub fn wait_for_fabric(locked: &LockedGpu<'_>) -> Result<(), SwitchError> {
     let (start, limit) = (Instant::now(), locked.node.fabric_patience);
     while !locked.gpu.fabric_is_ready()? {

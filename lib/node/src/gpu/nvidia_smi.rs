@@ -28,10 +28,7 @@ pub enum SmiError {
     },
 }
 
-/// Runs nvidia-smi.
-///
-/// # Errors
-/// It cannot be run, does not end in time, or ends with an error.
+/// Runs nvidia-smi. Errors: it cannot be run, does not end in time, or ends with an error.
 pub(crate) fn run_nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), SmiError> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).args(arguments);

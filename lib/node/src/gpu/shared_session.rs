@@ -149,10 +149,7 @@ pub struct Server {
 
 impl Server {
     /// Takes questions for a node. The caller holds the lock of the node's daemon, so a socket that exists is that of
-    /// a daemon that died.
-    ///
-    /// # Errors
-    /// The folder or the socket cannot be made.
+    /// a daemon that died. Errors: the folder or the socket cannot be made.
     pub fn bind(run: &Path, nvml: &Path, caps: Caps) -> Result<Server, FileError> {
         let folder = run.join(FOLDER);
         let (dir, _) = RootDir::create(&folder, FOLDER_MODE)?;

@@ -6,7 +6,6 @@ use gpufrac_core::lease::{Lease, LeaseState};
 use crate::mps::process;
 
 /// The leases of a GPU whose jobs may compute on an instance, or on the GPU itself.
-#[must_use]
 pub fn leases_at<'a>(
     leases: impl IntoIterator<Item = &'a Lease>,
     gi_id: Option<u32>,
@@ -18,7 +17,6 @@ pub fn leases_at<'a>(
 
 /// Whether a process belongs to none of these leases' jobs, and is neither root's nor an MPS server of one of them.
 /// False if the process has ended.
-#[must_use]
 pub fn is_stranger(pid: u32, leases: &[&Lease]) -> bool {
     let Ok(pid) = i32::try_from(pid) else {
         return false;
@@ -37,7 +35,6 @@ pub fn is_stranger(pid: u32, leases: &[&Lease]) -> bool {
 
 /// Whether a process is an MPS server for the job of a lease: a child of a control daemon, which is root's. A user
 /// can give a process any name, but not this parent.
-#[must_use]
 pub fn is_server(pid: i32, lease: &Lease) -> bool {
     lease.slice.mps().is_some()
         && process::is_mps(pid, lease.user_id)

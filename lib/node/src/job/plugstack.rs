@@ -40,10 +40,7 @@ fn add_line(path: &Path) -> String {
     format!("add the line `required {PLUGIN}` to {}", path.display())
 }
 
-/// Looks for the plugin in the same way as slurmstepd.
-///
-/// # Errors
-/// The plugin is not found.
+/// Looks for the plugin in the same way as slurmstepd. Errors: the plugin is not found.
 pub fn check(files: &SpankFiles) -> Result<(), NoSpank> {
     let path = &files.plugstack;
     let mut plugins = Vec::new();

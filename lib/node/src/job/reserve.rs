@@ -50,28 +50,19 @@ pub fn is_ours(info: &JobInfo) -> bool {
     info.user_id == UserId::ROOT.0 && info.name == NAME
 }
 
-/// Notes a job that gpufrac-reaperd submitted.
-///
-/// # Errors
-/// The file cannot be written.
+/// Notes a job that gpufrac-reaperd submitted. Errors: the file cannot be written.
 pub fn note(node: &Node, job_id: JobId, units: Units) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(&node.state.join(FOLDER), 0o700)?;
     dir.write(&job_id.to_string(), &units.to_string(), 0o600)
 }
 
-/// Notes the device of such a job; its prolog may run before [`note`].
-///
-/// # Errors
-/// The file cannot be written.
+/// Notes the device of such a job; its prolog may run before [`note`]. Errors: the file cannot be written.
 pub fn note_device(node: &Node, job_id: JobId, device: DeviceIndex) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(&node.state.join(FOLDER), 0o700)?;
     dir.write(&of_device(job_id), &device.to_string(), 0o600)
 }
 
-/// Removes the notes about a job.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Removes the notes about a job. Errors: a file cannot be removed.
 pub fn forget(node: &Node, job_id: JobId) -> Result<(), FileError> {
     let dir = match RootDir::open(&node.state.join(FOLDER)) {
         Err(error) if error.is_not_found() => return Ok(()),
@@ -82,9 +73,7 @@ pub fn forget(node: &Node, job_id: JobId) -> Result<(), FileError> {
 }
 
 /// The noted jobs. One whose submitter died before [`note`] has no units, and so fits no place.
-///
-/// # Errors
-/// The folder cannot be read.
+/// Errors: the folder cannot be read.
 pub fn list(node: &Node) -> Result<Vec<Reserved>, FileError> {
     let dir = match RootDir::open(&node.state.join(FOLDER)) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),

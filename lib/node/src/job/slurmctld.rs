@@ -312,7 +312,6 @@ impl Slurm for Controller {
 }
 
 /// The comment with the reason, or without it; text of others stays.
-#[must_use]
 pub fn explained_in(comment: &str, why: &str) -> String {
     let parts = comment.split(PARTS).map(str::to_owned);
     let mut parts: Vec<String> = parts
@@ -325,7 +324,6 @@ pub fn explained_in(comment: &str, why: &str) -> String {
 }
 
 /// The comment with the words about a task that failed with a full slice; None if it has them.
-#[must_use]
 pub fn full_in(comment: &str, told: &str) -> Option<String> {
     let mut parts: Vec<&str> = comment.split(PARTS).collect();
     parts.retain(|part| !part.is_empty());

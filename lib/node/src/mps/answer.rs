@@ -6,7 +6,6 @@ pub fn pids(said: &str) -> impl Iterator<Item = i32> {
 }
 
 /// An amount of memory in a daemon's answer, in MiB.
-#[must_use]
 pub fn memory(text: &str) -> Option<u64> {
     let (number, scale) = match text.strip_suffix('G') {
         Some(number) => (number, 1024),

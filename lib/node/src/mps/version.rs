@@ -23,9 +23,7 @@ impl ControlVersion {
 }
 
 /// Asks the program: `nvidia-cuda-mps-control -v`. Those of drivers 535 to 555 print no number.
-///
-/// # Errors
-/// [`MpsError::Run`]
+/// Errors: [`MpsError::Run`]
 pub fn of_program(program: &Path) -> Result<ControlVersion, MpsError> {
     let output = Command::new(program)
         .arg("-v")
@@ -40,7 +38,6 @@ pub fn of_program(program: &Path) -> Result<ControlVersion, MpsError> {
 }
 
 /// Parses the program's output.
-#[must_use]
 pub fn of_text(text: &str) -> ControlVersion {
     let numbers = text.split(|c: char| !c.is_ascii_digit());
     // Years in the copyright line have four digits.

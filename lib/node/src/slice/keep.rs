@@ -146,10 +146,7 @@ pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
     ended.is_ok()
 }
 
-/// Destroys the instances of a GPU whose time is over.
-///
-/// # Errors
-/// The leases cannot be read.
+/// Destroys the instances of a GPU whose time is over. Errors: the leases cannot be read.
 pub fn end_due(locked: &mut LockedGpu<'_>) -> Result<(), StoreError> {
     let leases = locked.leases()?;
     let kept = leases

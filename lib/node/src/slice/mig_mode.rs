@@ -8,10 +8,7 @@ use crate::gpu::mig_mode::{SwitchError, switch};
 use crate::slice::{keep, reconcile};
 
 /// Switches MIG on where that needs no reset and nobody has the GPU; leases that dead runs left, and kept ones, go
-/// before. Says whether it was off.
-///
-/// # Errors
-/// MIG stays off.
+/// before. Says whether it was off. Errors: MIG stays off.
 pub fn switch_on(locked: &mut LockedGpu<'_>) -> Result<bool, SwitchError> {
     for mut lease in reconcile::repair(locked, None)? {
         if lease.state == LeaseState::Kept {

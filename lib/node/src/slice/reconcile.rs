@@ -117,10 +117,7 @@ pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
     ended.is_ok()
 }
 
-/// Ends a lease in any state.
-///
-/// # Errors
-/// The slice cannot be removed; the lease then stays.
+/// Ends a lease in any state. Errors: the slice cannot be removed; the lease then stays.
 pub fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownError> {
     let retried = teardown::begin(locked.store, locked.lock(), lease)?;
     teardown::end(locked, lease, retried)?;

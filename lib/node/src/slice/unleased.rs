@@ -71,10 +71,7 @@ pub enum CleanError {
     Stands(Unleased),
 }
 
-/// The instances without a lease on all GPUs of the node's pools.
-///
-/// # Errors
-/// As [`find`].
+/// The instances without a lease on all GPUs of the node's pools. Errors: as [`find`].
 pub fn of_node(node: &Node, session: &Session) -> Result<Vec<Unleased>, CleanError> {
     let gpus = session.gpus_that_answer()?;
     let devices = node
@@ -95,9 +92,7 @@ pub fn of_node(node: &Node, session: &Session) -> Result<Vec<Unleased>, CleanErr
 
 /// The instances of a GPU without a lease. The GPU need not be locked: instances that a prolog or an epilog is
 /// creating or destroying are recognised by a second reading.
-///
-/// # Errors
-/// The driver does not answer, or a lease cannot be read.
+/// Errors: the driver does not answer, or a lease cannot be read.
 pub fn find(
     gpu: &Gpu<'_>,
     geometry: &Geometry,
@@ -152,9 +147,7 @@ fn names(lease: &Lease, instance: &Instance) -> bool {
 
 /// The active leases of a GPU whose instance does not exist any more: another program than gpufrac destroyed it under
 /// its job. The GPU need not be locked: leases that an epilog is ending are recognised by a second reading.
-///
-/// # Errors
-/// The driver does not answer, or a lease cannot be read.
+/// Errors: the driver does not answer, or a lease cannot be read.
 pub fn lost(
     gpu: &Gpu<'_>,
     geometry: &Geometry,
@@ -177,9 +170,7 @@ pub fn lost(
 }
 
 /// Destroys an instance without a lease that no process uses. Returns whether it still existed.
-///
-/// # Errors
-/// It is in use, a lease cannot be read, or the driver refuses; the instance then stays.
+/// Errors: it is in use, a lease cannot be read, or the driver refuses; the instance then stays.
 pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanError> {
     let gpu = &locked.gpu;
     let mut standing = find(gpu, &gpu.geometry()?, locked.store)?.into_iter();

@@ -129,9 +129,7 @@ fn leave(client: &Client, node: &str, noted: &PutBack) -> Result<Way, ClientErro
 
 /// Excludes this node for a job that waits, if another node could start it. What an earlier question left, whose
 /// process was killed or whose answer was lost, changes nothing: no user excludes the node on which the job ran.
-///
-/// # Errors
-/// It is not known whether the node is excluded; the question can be repeated.
+/// Errors: it is not known whether the node is excluded; the question can be repeated.
 fn send_away(
     client: &Client,
     node: &str,

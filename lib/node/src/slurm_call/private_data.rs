@@ -41,10 +41,7 @@ pub fn conf_file() -> Option<PathBuf> {
     files.into_iter().find(|path| path.exists())
 }
 
-/// The values of `PrivateData`.
-///
-/// # Errors
-/// There is no slurm.conf, or libslurm cannot read it.
+/// The values of `PrivateData`. Errors: there is no slurm.conf, or libslurm cannot read it.
 pub fn private_data() -> Result<PrivateData, PrivateDataError> {
     conf_file().ok_or(PrivateDataError::NoFile)?;
     let values = slurm_private_data()?;

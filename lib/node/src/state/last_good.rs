@@ -11,10 +11,7 @@ use std::path::Path;
 use gpufrac_core::config::last_good_name;
 use gpufrac_host::files::{FileError, RootDir};
 
-/// Keeps a copy of the text of `config`; an identical copy is not written again.
-///
-/// # Errors
-/// A file cannot be used.
+/// Keeps a copy of the text of `config`; an identical copy is not written again. Errors: a file cannot be used.
 pub fn keep(folder: &Path, config: &Path, node: &str, text: &str) -> Result<(), FileError> {
     if let Some(above) = folder.parent() {
         // Usage records are below it; all users can read them.
@@ -30,10 +27,7 @@ pub fn keep(folder: &Path, config: &Path, node: &str, text: &str) -> Result<(), 
     dir.write_through(&temporary, &name, text, 0o600)
 }
 
-/// The copy of the text of `config`; None if there is none.
-///
-/// # Errors
-/// A file cannot be used.
+/// The copy of the text of `config`; None if there is none. Errors: a file cannot be used.
 pub fn read(folder: &Path, config: &Path, node: &str) -> Result<Option<String>, FileError> {
     match RootDir::open(folder) {
         Ok(dir) => dir.read(&name(config, node)),
@@ -42,10 +36,7 @@ pub fn read(folder: &Path, config: &Path, node: &str) -> Result<Option<String>, 
     }
 }
 
-/// Removes the copy, if there is one.
-///
-/// # Errors
-/// A file cannot be used.
+/// Removes the copy, if there is one. Errors: a file cannot be used.
 pub fn forget(folder: &Path, config: &Path, node: &str) -> Result<(), FileError> {
     match RootDir::open(folder) {
         Ok(dir) => dir.remove(&name(config, node)).map(drop),

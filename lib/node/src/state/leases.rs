@@ -42,7 +42,6 @@ pub enum StoreError {
 
 impl StoreError {
     /// The file of a lease that cannot be read.
-    #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
             StoreError::Lease { path, .. } | StoreError::WrongJob { path, .. } => Some(path),
@@ -51,13 +50,11 @@ impl StoreError {
     }
 
     /// Whether only a newer build can read the lease. The node has no fault: an older build runs on it for a while.
-    #[must_use]
     pub fn is_of_newer_build(&self) -> bool {
         matches!(self, StoreError::Lease { source, .. } if source.is_of_newer_build())
     }
 
     /// The cure for an admin.
-    #[must_use]
     pub fn fix(&self) -> String {
         let Some(path) = self.path() else {
             let cure = match self {
@@ -145,19 +142,14 @@ impl LeaseStore {
         Ok((leases, errors))
     }
 
-    /// The lease with this name; None if there is none.
-    ///
-    /// # Errors
-    /// It cannot be read.
+    /// The lease with this name; None if there is none. Errors: it cannot be read.
     pub fn one(&self, name: &str) -> Result<Option<Lease>, StoreError> {
         self.read(name)
     }
 
     /// Removes the file of a lease that cannot be read; returns its text, if it has one. Needs no lock, because no
     /// program changes such a file. None if the lease can be read, or does not exist.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
+    /// Errors: the file cannot be removed.
     pub fn drop_unreadable(&self, name: &str) -> Result<Option<String>, StoreError> {
         if lease::read_name(name).is_none() || self.read(name).is_ok() {
             return Ok(None);
@@ -235,20 +227,14 @@ impl LeaseStore {
         Ok(leases)
     }
 
-    /// Writes a lease as a whole file. `lock`: that of its GPU.
-    ///
-    /// # Errors
-    /// A file cannot be written.
+    /// Writes a lease as a whole file. `lock`: that of its GPU. Errors: a file cannot be written.
     pub fn write(&self, lock: &GpuLock, lease: &Lease) -> Result<(), StoreError> {
         // Named after the GPU, so that the next writer on this GPU replaces the file of a killed one.
         self.put(&format!(".gpu{}.tmp", lock.gpu_index()), lease)
     }
 
     /// Marks that the job of an active lease has ended, without the lock of its GPU: every program that reads the
-    /// mark may end the lease.
-    ///
-    /// # Errors
-    /// A file cannot be written, or the lease is not active.
+    /// mark may end the lease. Errors: a file cannot be written, or the lease is not active.
     pub fn mark_releasing_without_lock(&self, lease: &Lease) -> Result<(), StoreError> {
         let mut marked = lease.clone();
         let advanced = marked.advance(LeaseState::Releasing);
@@ -269,10 +255,7 @@ impl LeaseStore {
         Ok(self.dir.write_through(temporary, &name, &text, 0o644)?)
     }
 
-    /// Removes a lease; returns whether it existed. `_lock`: that of its GPU.
-    ///
-    /// # Errors
-    /// A file cannot be removed.
+    /// Removes a lease; returns whether it existed. `_lock`: that of its GPU. Errors: a file cannot be removed.
     pub fn remove(&self, _lock: &GpuLock, lease: &Lease) -> Result<bool, StoreError> {
         self.dir.remove(&mark_of(lease))?;
         let was = self.dir.remove(&lease.name())?;

@@ -93,9 +93,7 @@ impl Line<'_> {
     }
 
     /// Waits for the turn and locks the GPU. `goes_on` is asked repeatedly whether to continue.
-    ///
-    /// # Errors
-    /// [`LockError::Timeout`] if `goes_on` says no; or a file cannot be used.
+    /// Errors: [`LockError::Timeout`] if `goes_on` says no; or a file cannot be used.
     pub fn turn(&mut self, mut goes_on: impl FnMut(&Wait) -> bool) -> Result<GpuLock, LockError> {
         let ticket = self.ticket()?;
         let (mut gate, path) = self.locks.gate(self.gpu_index)?;

@@ -116,10 +116,7 @@ impl Locks {
         Ok(locked.map(|file| DaemonLock { _file: file }))
     }
 
-    /// Whether the node's daemon runs.
-    ///
-    /// # Errors
-    /// The lock cannot be checked.
+    /// Whether the node's daemon runs. Errors: the lock cannot be checked.
     pub fn daemon_runs(&self) -> Result<bool, LockError> {
         let Some(file) = self.dir.existing_lock_file(DAEMON)? else {
             return Ok(false);

@@ -77,9 +77,7 @@ impl Outcome {
 }
 
 /// The outcomes until the last call, for the only program that counts them. A damaged line is left out.
-///
-/// # Errors
-/// A file cannot be read, removed or renamed.
+/// Errors: a file cannot be read, removed or renamed.
 pub fn take(node: &Node) -> Result<Vec<Outcome>, FileError> {
     let dir = match RootDir::open(&node.run) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),

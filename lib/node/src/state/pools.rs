@@ -8,20 +8,14 @@ use std::path::Path;
 
 use gpufrac_host::files::{FileError, RootDir};
 
-/// Notes that a node has pools.
-///
-/// # Errors
-/// A file cannot be written.
+/// Notes that a node has pools. Errors: a file cannot be written.
 pub fn remember(folder: &Path, node: &str) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(folder, 0o755)?;
     // Empty, so that no temporary file is needed: several runs of node-setup may do this at the same time.
     dir.append(node).map(drop)
 }
 
-/// Notes that a node no longer has pools.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Notes that a node no longer has pools. Errors: a file cannot be removed.
 pub fn forget(folder: &Path, node: &str) -> Result<(), FileError> {
     match RootDir::open(folder) {
         Ok(dir) => dir.remove(node).map(drop),
@@ -32,7 +26,6 @@ pub fn forget(folder: &Path, node: &str) -> Result<(), FileError> {
 
 /// Whether a node has pools; without a name, whether any node of this machine has. If the files cannot be read, the
 /// answer is yes.
-#[must_use]
 pub fn has_pools(folder: &Path, node: Option<&str>) -> bool {
     let dir = match RootDir::open(folder) {
         Ok(dir) => dir,

@@ -36,28 +36,23 @@ pub const OPEN: u32 = 0o755;
 const PASSED: u32 = 0o711;
 
 /// The mode of a folder.
-#[must_use]
 pub fn mode(is_private: bool) -> u32 {
     if is_private { CLOSED } else { OPEN }
 }
 
 /// Whether jobs of others are hidden on a node; false where the folder of leases does not exist.
-#[must_use]
 pub fn hides_jobs(run: &Path) -> bool {
     is_closed(&run.join("leases"))
 }
 
 /// Whether a folder is closed; false where it does not exist.
-#[must_use]
 pub fn is_closed(folder: &Path) -> bool {
     let closed = RootDir::open(folder).and_then(|dir| dir.is_closed());
     closed.unwrap_or(false)
 }
 
 /// Opens and closes the folders of a node. `<run>/own` goes when nothing is hidden any more.
-///
-/// # Errors
-/// A mode cannot be set.
+/// Errors: a mode cannot be set.
 pub fn apply(run: &Path, state: &Path, private: PrivateData) -> Result<(), FileError> {
     for folder in ["leases", "without", "reaper/jobs"] {
         set(run, folder, private.jobs)?;
@@ -75,9 +70,7 @@ pub fn apply(run: &Path, state: &Path, private: PrivateData) -> Result<(), FileE
 }
 
 /// As [`apply`], for the folder that the nodes share.
-///
-/// # Errors
-/// The folder cannot be used, as its file system is not mounted.
+/// Errors: the folder cannot be used, as its file system is not mounted.
 pub fn apply_shared(shared: &Path, private: PrivateData) -> Result<(), FileError> {
     for folder in ["records", "claims", "nodes"] {
         set(shared, folder, private.jobs)?;
@@ -133,15 +126,12 @@ fn usage_files(state: &Path, is_private: bool) -> Result<(), FileError> {
 }
 
 /// The folder of what is a user's own, in `<run>`, `<state>` or the shared folder.
-#[must_use]
 pub fn own(above: &Path, user: UserId) -> PathBuf {
     above.join(OWN).join(user.to_string())
 }
 
 /// Makes the folder `name` in [`own`], or opens it. Its user alone may enter it.
-///
-/// # Errors
-/// It cannot be made, or the file system keeps no access lists: then root alone can enter it.
+/// Errors: it cannot be made, or the file system keeps no access lists: then root alone can enter it.
 pub fn make_own(above: &Path, user: UserId, name: &str) -> Result<RootDir, FileError> {
     RootDir::open(above)?;
     RootDir::create(&above.join(OWN), PASSED)?;
@@ -154,10 +144,7 @@ pub fn make_own(above: &Path, user: UserId, name: &str) -> Result<RootDir, FileE
     Ok(RootDir::create(&path.join(name), OPEN)?.0)
 }
 
-/// The users who have a folder of their own.
-///
-/// # Errors
-/// The folder cannot be listed.
+/// The users who have a folder of their own. Errors: the folder cannot be listed.
 pub fn users(above: &Path) -> Result<Vec<UserId>, FileError> {
     let dir = match RootDir::open(&above.join(OWN)) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),

@@ -38,10 +38,7 @@ impl PutBack {
     }
 }
 
-/// Notes a job.
-///
-/// # Errors
-/// The file cannot be written.
+/// Notes a job. Errors: the file cannot be written.
 pub fn note(node: &Node, job: &PutBack) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(&node.state.join(FOLDER), 0o700)?;
     // The type has no map and no number that JSON lacks.
@@ -49,10 +46,7 @@ pub fn note(node: &Node, job: &PutBack) -> Result<(), FileError> {
     dir.write(&job.job_id.to_string(), &text, 0o600)
 }
 
-/// Removes a note, unless a prolog wrote another about the job meanwhile.
-///
-/// # Errors
-/// The file cannot be read or removed.
+/// Removes a note, unless a prolog wrote another about the job meanwhile. Errors: the file cannot be read or removed.
 pub fn forget(node: &Node, job: &PutBack) -> Result<(), FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(());
@@ -75,10 +69,7 @@ fn parse(text: &str) -> Option<PutBack> {
     serde_json::from_str(text).ok()
 }
 
-/// The noted jobs.
-///
-/// # Errors
-/// The folder cannot be read.
+/// The noted jobs. Errors: the folder cannot be read.
 pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(Vec::new());
@@ -97,10 +88,7 @@ pub fn list(node: &Node) -> Result<Vec<PutBack>, FileError> {
     Ok(found)
 }
 
-/// Removes what killed prologs left of notes, after a reboot: no prolog runs then.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Removes what killed prologs left of notes, after a reboot: no prolog runs then. Errors: a file cannot be removed.
 pub fn forget_unfinished(node: &Node) -> Result<(), FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(());

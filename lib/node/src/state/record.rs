@@ -159,7 +159,6 @@ impl<G> Default for GpuFacts<G> {
 
 impl NodeRecord {
     /// Adds a driver's data about the GPUs, in their order.
-    #[must_use]
     pub fn with_facts(mut self, version: &str, facts: Vec<GpuFacts<Geometry>>) -> NodeRecord {
         let mut geometries: Vec<Geometry> = Vec::new();
         let mut position = |geometry: Geometry| {

@@ -149,7 +149,6 @@ impl Stuck {
     }
 
     /// The same place, that failed first so long ago.
-    #[must_use]
     pub fn aged(self, age: Duration) -> Stuck {
         let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         Stuck {
@@ -189,9 +188,7 @@ impl Stuck {
 }
 
 /// Counts a failure of a place. The time of the first failure and the holders stay.
-///
-/// # Errors
-/// The file cannot be read or written.
+/// Errors: the file cannot be read or written.
 pub fn fail(node: &Node, failure: Stuck) -> Result<Stuck, FileError> {
     let (dir, _) = RootDir::create(&node.state.join(FOLDER), 0o700)?;
     let name = failure.lost.file();
@@ -203,10 +200,7 @@ pub fn fail(node: &Node, failure: Stuck) -> Result<Stuck, FileError> {
     Ok(counted)
 }
 
-/// Writes what was learned of a place, unless it was freed meanwhile.
-///
-/// # Errors
-/// The file cannot be read or written.
+/// Writes what was learned of a place, unless it was freed meanwhile. Errors: the file cannot be read or written.
 pub fn note(node: &Node, stuck: &Stuck) -> Result<(), FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(());
@@ -215,9 +209,7 @@ pub fn note(node: &Node, stuck: &Stuck) -> Result<(), FileError> {
 }
 
 /// These places can be used again. Costs one system call on a node on which nothing failed.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Errors: a file cannot be removed.
 pub fn work(node: &Node, lost: impl IntoIterator<Item = Lost>) -> Result<(), FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(());
@@ -229,10 +221,7 @@ pub fn work(node: &Node, lost: impl IntoIterator<Item = Lost>) -> Result<(), Fil
 }
 
 /// The places that failed last time they were tried, by name. Damaged files, those of an earlier boot and
-/// those of leases that are gone are left out.
-///
-/// # Errors
-/// The folder cannot be read.
+/// those of leases that are gone are left out. Errors: the folder cannot be read.
 pub fn list(node: &Node) -> Result<Vec<Stuck>, FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(Vec::new());
@@ -256,10 +245,7 @@ pub fn list(node: &Node) -> Result<Vec<Stuck>, FileError> {
         .collect())
 }
 
-/// Forgets the failures of an earlier boot. A drain is still to be taken back.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Forgets the failures of an earlier boot. A drain is still to be taken back. Errors: a file cannot be removed.
 pub fn forget_all(node: &Node) -> Result<(), FileError> {
     let Some(dir) = folder(node)? else {
         return Ok(());
@@ -271,17 +257,12 @@ pub fn forget_all(node: &Node) -> Result<(), FileError> {
 }
 
 /// The reason for which gpufrac drained this node because of stuck places; None if it did not.
-///
-/// # Errors
-/// The file cannot be read.
+/// Errors: the file cannot be read.
 pub fn drained(node: &Node) -> Result<Option<String>, FileError> {
     folder(node)?.map_or(Ok(None), |dir| dir.read(DRAINED))
 }
 
-/// Notes the reason, or that the drain was taken back.
-///
-/// # Errors
-/// The file cannot be written or removed.
+/// Notes the reason, or that the drain was taken back. Errors: the file cannot be written or removed.
 pub fn note_drain(node: &Node, reason: Option<&str>) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(&node.state.join(FOLDER), 0o700)?;
     match reason {

@@ -47,9 +47,7 @@ pub enum UsageError {
 }
 
 /// The measurements of gpufrac-reaperd for a slice; None if it did not watch the slice.
-///
-/// # Errors
-/// The file cannot be read, or is damaged.
+/// Errors: the file cannot be read, or is damaged.
 pub fn measured(run: &Path, key: &SliceKey) -> Result<Option<Tally>, UsageError> {
     let folder = run.join(REAPER);
     let dir = match RootDir::open(&folder) {
@@ -67,10 +65,7 @@ pub fn measured(run: &Path, key: &SliceKey) -> Result<Option<Tally>, UsageError>
 }
 
 /// Appends the record of a slice. `retried`: an earlier release may have written it already and died before the lease
-/// was gone; then it is looked for first.
-///
-/// # Errors
-/// The file cannot be opened, read or written.
+/// was gone; then it is looked for first. Errors: the file cannot be opened, read or written.
 pub fn record(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), UsageError> {
     let job_id = record.job;
     let line = Line::Slice(Box::new(record.clone()));
@@ -86,10 +81,7 @@ pub fn record(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), U
     append(state, text, retried.then_some(&is_same))
 }
 
-/// Appends the time of a GPU, once.
-///
-/// # Errors
-/// The file cannot be opened, read or written.
+/// Appends the time of a GPU, once. Errors: the file cannot be opened, read or written.
 pub fn record_gpu(state: &Path, gpu: &GpuTime) -> Result<(), UsageError> {
     let job_id = JobId(0);
     let text = Line::Gpu(gpu.clone())
@@ -100,9 +92,7 @@ pub fn record_gpu(state: &Path, gpu: &GpuTime) -> Result<(), UsageError> {
 }
 
 /// Appends why a slice ended, once. `unix`: when; `full`: that its job failed with a full slice.
-///
-/// # Errors
-/// The file cannot be opened, read or written.
+/// Errors: the file cannot be opened, read or written.
 pub fn record_end(
     state: &Path,
     key: &SliceKey,
@@ -122,9 +112,7 @@ pub fn record_end(
 }
 
 /// Appends a line that [`Line::to_text`] made, unless a line of the last hours is the same by `is_same`.
-///
-/// # Errors
-/// The file cannot be opened, read or written.
+/// Errors: the file cannot be opened, read or written.
 pub fn append(
     state: &Path,
     mut text: String,

@@ -10,19 +10,13 @@ use gpufrac_host::files::{FileError, RootDir};
 
 const FOLDER: &str = "without";
 
-/// Notes that a job gets no slice.
-///
-/// # Errors
-/// A file cannot be written.
+/// Notes that a job gets no slice. Errors: a file cannot be written.
 pub fn note(run: &Path, job_id: JobId, user_id: UserId) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(&run.join(FOLDER), 0o755)?;
     dir.write(&job_id.to_string(), &format!("{user_id}\n"), 0o644)
 }
 
-/// Whether this user's job was noted.
-///
-/// # Errors
-/// A file cannot be read.
+/// Whether this user's job was noted. Errors: a file cannot be read.
 pub fn is_noted(run: &Path, job_id: JobId, user_id: UserId) -> Result<bool, FileError> {
     let dir = match RootDir::open(&run.join(FOLDER)) {
         Err(error) if error.is_not_found() => return Ok(false),
@@ -33,10 +27,7 @@ pub fn is_noted(run: &Path, job_id: JobId, user_id: UserId) -> Result<bool, File
     Ok(text.is_some_and(|text| text.trim_end() == user_id.to_string()))
 }
 
-/// Removes the note about a job, if there is one.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Removes the note about a job, if there is one. Errors: a file cannot be removed.
 pub fn forget(run: &Path, job_id: JobId) -> Result<(), FileError> {
     match RootDir::open(&run.join(FOLDER)) {
         Err(error) if error.is_not_found() => Ok(()),
@@ -44,10 +35,7 @@ pub fn forget(run: &Path, job_id: JobId) -> Result<(), FileError> {
     }
 }
 
-/// Removes all notes after a reboot.
-///
-/// # Errors
-/// A file cannot be removed.
+/// Removes all notes after a reboot. Errors: a file cannot be removed.
 pub fn forget_all(run: &Path) -> Result<(), FileError> {
     let dir = match RootDir::open(&run.join(FOLDER)) {
         Err(error) if error.is_not_found() => return Ok(()),

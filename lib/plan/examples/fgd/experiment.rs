@@ -170,10 +170,7 @@ impl Experiment {
     }
 
     /// One seed of a layout: tasks get the smallest size that holds them. Nodes and devices are taken in Slurm's order.
-    /// The outcome counts what tasks requested, not the size that they got.
-    ///
-    /// # Errors
-    /// When the model cannot be cut so.
+    /// The outcome counts what tasks requested, not the size that they got. Errors: when the model cannot be cut so.
     pub fn run_layout(
         &self,
         candidate: Candidate,
@@ -214,10 +211,7 @@ impl Experiment {
         }))
     }
 
-    /// The mean of several seeds of a layout.
-    ///
-    /// # Errors
-    /// When the model cannot be cut so.
+    /// The mean of several seeds of a layout. Errors: when the model cannot be cut so.
     pub fn mean_of_layout(
         &self,
         candidate: Candidate,

@@ -90,9 +90,7 @@ fn single(row: &Row<'_>, limits: &mut Limits) -> Result<Single, RowError> {
 }
 
 /// Adds the limits of a file. `cluster`: that of the associations before.
-///
-/// # Errors
-/// When the file has no table of limits or the associations of several clusters, or the system refuses.
+/// Errors: when the file has no table of limits or the associations of several clusters, or the system refuses.
 pub fn read(
     path: &Path,
     source: impl Read,

@@ -37,10 +37,7 @@ pub struct OpenbNode {
     pub model: String,
 }
 
-/// Adds the pods that ran as jobs, in the partition `openb`.
-///
-/// # Errors
-/// When the system refuses.
+/// Adds the pods that ran as jobs, in the partition `openb`. Errors: when the system refuses.
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
     let partition = history.partitions.number("openb");
     let user = history.users.number("");
@@ -77,10 +74,7 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
     })
 }
 
-/// The nodes of a cluster, in the order of their names.
-///
-/// # Errors
-/// When a line is no node, or the system refuses.
+/// The nodes of a cluster, in the order of their names. Errors: when a line is no node, or the system refuses.
 pub fn nodes(source: impl Read) -> Result<Vec<OpenbNode>, csv::Error> {
     let mut nodes = csv::Reader::from_reader(source)
         .deserialize()
@@ -89,10 +83,7 @@ pub fn nodes(source: impl Read) -> Result<Vec<OpenbNode>, csv::Error> {
     Ok(nodes)
 }
 
-/// The nodes of a cluster with GPUs, in one partition.
-///
-/// # Errors
-/// When a line is no node, or the system refuses.
+/// The nodes of a cluster with GPUs, in one partition. Errors: when a line is no node, or the system refuses.
 pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
     let all = nodes(source)?;
     let with_gpus = all.iter().filter(|node| node.gpu > 0).enumerate();

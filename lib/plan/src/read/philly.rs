@@ -18,10 +18,7 @@ struct PhillyJob {
     cluster: String,
 }
 
-/// Adds the jobs, in a partition for each virtual cluster.
-///
-/// # Errors
-/// When the system refuses.
+/// Adds the jobs, in a partition for each virtual cluster. Errors: when the system refuses.
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
     let user = history.users.number("");
     let mut number = 0_u64;

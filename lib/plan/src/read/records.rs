@@ -8,9 +8,7 @@ use super::value;
 use crate::job::{Charge, History, Job, Need};
 
 /// Adds the slices of records. A job that ran on a slice needs no more than that slice.
-///
-/// # Errors
-/// When the system refuses.
+/// Errors: when the system refuses.
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
     for (number, bytes) in (1..).zip(BufReader::new(source).split(b'\n')) {
         let bytes = bytes?;

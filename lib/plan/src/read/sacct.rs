@@ -45,10 +45,7 @@ struct Before {
     job: Option<usize>,
 }
 
-/// Adds the jobs of a file.
-///
-/// # Errors
-/// When a column is missing, or the system refuses.
+/// Adds the jobs of a file. Errors: when a column is missing, or the system refuses.
 pub fn read(
     path: &Path,
     source: impl Read,

@@ -10,10 +10,7 @@ struct SpeedOfSlice {
     speed_against_7g: f64,
 }
 
-/// Compute slices and speeds.
-///
-/// # Errors
-/// When a line has no speed, or the system refuses.
+/// Compute slices and speeds. Errors: when a line has no speed, or the system refuses.
 pub fn read(source: impl Read) -> io::Result<Vec<(u8, f64)>> {
     let mut speeds = Vec::new();
     for row in csv::Reader::from_reader(source).deserialize::<SpeedOfSlice>() {

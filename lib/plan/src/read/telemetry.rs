@@ -52,10 +52,7 @@ impl Seen {
 }
 
 /// Adds what the samples say to the jobs of a history. Samples of a job are in the order of time; a job has no more
-/// than one sample at a time for each GPU. Returns the number of jobs with samples.
-///
-/// # Errors
-/// When the system refuses.
+/// than one sample at a time for each GPU. Returns the number of jobs with samples. Errors: when the system refuses.
 pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<usize> {
     let mut reader = csv::ReaderBuilder::new()
         .flexible(true)

@@ -187,10 +187,7 @@ impl<'a> Replay<'a> {
             .collect()
     }
 
-    /// Plays a sample.
-    ///
-    /// # Errors
-    /// When the model cannot be cut so.
+    /// Plays a sample. Errors: when the model cannot be cut so.
     pub fn play(
         &self,
         candidate: Candidate,

@@ -52,10 +52,7 @@ enum Other {
 }
 
 impl Line {
-    /// Reads a line, without its end.
-    ///
-    /// # Errors
-    /// When it is torn, no record, or of a newer build.
+    /// Reads a line, without its end. Errors: when it is torn, no record, or of a newer build.
     pub fn parse(text: &str) -> Result<Line, LineError> {
         let (version, line) = if !text.starts_with(WITH_KIND) {
             let record: UsageRecord = serde_json::from_str(text)?;
@@ -75,10 +72,7 @@ impl Line {
         if version <= VERSION { Ok(line) } else { Err(LineError::Version(version)) }
     }
 
-    /// The line, with its end.
-    ///
-    /// # Errors
-    /// When a value has no form in JSON.
+    /// The line, with its end. Errors: when a value has no form in JSON.
     pub fn to_text(&self) -> Result<String, serde_json::Error> {
         let version = VERSION;
         let mut text = match self {

@@ -111,7 +111,6 @@ pub struct Elapsed<'a> {
 
 impl Tally {
     /// Of a slice without a sample.
-    #[must_use]
     pub fn new(key: SliceKey) -> Tally {
         Tally {
             key,
@@ -133,7 +132,6 @@ impl Tally {
     }
 
     /// Whether any sample was taken.
-    #[must_use]
     pub fn has_samples(&self) -> bool {
         self.busy_ms + self.idle_ms + self.suspended_ms + self.unknown_ms > 0
     }
@@ -194,7 +192,6 @@ impl Tally {
 
 /// Splits a whole number by weights, by the method of the largest remainder: the parts add up to it. Without any weight
 /// all of it is the last part.
-#[must_use]
 pub fn apportion<const N: usize>(whole: u64, weights: [u64; N]) -> [u64; N] {
     let total: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut parts = [0; N];

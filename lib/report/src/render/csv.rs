@@ -8,10 +8,7 @@ use crate::own::Enough;
 
 type Writer = ::csv::Writer<Vec<u8>>;
 
-/// The text of a report.
-///
-/// # Errors
-/// When a row cannot be written.
+/// The text of a report. Errors: when a row cannot be written.
 pub fn text(report: &Report) -> Result<String, Error> {
     let mut writer = ::csv::Writer::from_writer(Vec::new());
     match &report.own {

@@ -150,10 +150,7 @@ fn seconds_of(balance: &Balance) -> Numbers {
     Numbers(parts.chain(others).collect())
 }
 
-/// The text of a report.
-///
-/// # Errors
-/// When a value has no form in JSON.
+/// The text of a report. Errors: when a value has no form in JSON.
 pub fn text(report: &Report) -> Result<String, serde_json::Error> {
     let rows = report.priced_rows();
     let rows = rows.iter().map(|(key, sums, cents)| HoursOfKey {

@@ -27,7 +27,6 @@ fn key() -> Vec<Part> {
         .to_vec()
 }
 
-#[must_use]
 pub fn page(report: &Report) -> Page {
     let mut page = Page::new(format!("GPU-hours of slices, {}", report.period));
     match &report.own {

@@ -223,7 +223,6 @@ fn cpus_for_all(facts: &Facts<'_>, partition: &Partition, node: &SlurmNode) -> O
 
 /// What gpufrac.toml should say that a GPU brings in a partition, from its node with the least: the CPUs and the memory
 /// of the node, without those that Slurm reserves, by its GPUs. Nothing of what the site says already.
-#[must_use]
 pub fn proposed(settings: &Settings, config: &Config, gpus: Gpus, name: &str) -> PerGpu {
     let facts = Facts {
         settings,

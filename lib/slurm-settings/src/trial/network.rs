@@ -10,10 +10,7 @@ use nix::sched::{CloneFlags, unshare};
 /// listen on.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Runs `work` in a thread whose programs have the network.
-///
-/// # Errors
-/// This user may not make networks.
+/// Runs `work` in a thread whose programs have the network. Errors: this user may not make networks.
 pub(super) fn alone<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

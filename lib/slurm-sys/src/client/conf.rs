@@ -36,7 +36,6 @@ pub struct PrivateValues {
 
 impl Client {
     /// The values of `PrivateData`. None if this release does not export its configuration.
-    #[must_use]
     pub fn private_data(&self) -> Option<PrivateValues> {
         let set = self.slurm_conf()?.private_data;
         let has = |value| set & value != 0;
@@ -48,7 +47,6 @@ impl Client {
     }
 
     /// Whether jobs can end or stop others (`PreemptType`). None if this release does not export its configuration.
-    #[must_use]
     pub fn preempts(&self) -> Option<bool> {
         // SAFETY: texts of libslurm's configuration are NULL or NUL-terminated.
         let kind = unsafe { text::read(self.slurm_conf()?.preempt_type) };
@@ -56,13 +54,11 @@ impl Client {
     }
 
     /// The time limits of Prolog and Epilog. None if this release does not export its configuration.
-    #[must_use]
     pub fn hook_limits(&self) -> Option<HookLimits> {
         self.slurm_conf().map(limits_of)
     }
 
     /// The paths of SPANK plugins. None if this release does not export its configuration.
-    #[must_use]
     pub fn spank_files(&self) -> Option<SpankFiles> {
         let slurm_conf = self.slurm_conf()?;
         // SAFETY: texts of libslurm's configuration are NULL or NUL-terminated.

@@ -8,9 +8,7 @@ use crate::raw;
 
 impl Client {
     /// Sets the nodes that a pending job must not get, in place of those before; empty for none.
-    ///
-    /// # Errors
-    /// slurmctld refused (`ESLURM_JOB_NOT_PENDING`) or did not answer.
+    /// Errors: slurmctld refused (`ESLURM_JOB_NOT_PENDING`) or did not answer.
     pub fn set_excluded_nodes(&self, job: &JobInfo, nodes: &str) -> Result<(), ClientError> {
         let nodes = c_text(nodes);
         self.update(job, |change| change.exc_nodes = nodes.as_ptr().cast_mut())
@@ -46,10 +44,7 @@ impl Client {
     }
 
     /// Lets a pending job start in the next cycle of the scheduler, without the two minutes after a requeue; a held one
-    /// is released if `release` is set.
-    ///
-    /// # Errors
-    /// slurmctld refused or did not answer.
+    /// is released if `release` is set. Errors: slurmctld refused or did not answer.
     pub fn start_soon(
         &self,
         job: &JobInfo,
@@ -77,7 +72,6 @@ fn about(question: &mut raw::job_desc_msg_t, job_id: u32) {
 }
 
 /// The hostlist with one more node.
-#[must_use]
 pub fn with_node(hostlist: &str, node: &str) -> String {
     let rest = without_node(hostlist, node);
     if rest.is_empty() { node.to_owned() } else { format!("{rest},{node}") }
@@ -85,7 +79,6 @@ pub fn with_node(hostlist: &str, node: &str) -> String {
 
 /// The hostlist without the items that name this node alone, as [`with_node`] adds them. Ranges stay, which only users
 /// write.
-#[must_use]
 pub fn without_node(hostlist: &str, node: &str) -> String {
     let mut depth = 0;
     let items = hostlist.split(|c: char| {

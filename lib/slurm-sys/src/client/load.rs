@@ -41,7 +41,6 @@ pub(super) const LIBRARY: &str = match Release::BUILT_FOR.series() {
 const FOLDER: &str = env!("GPUFRAC_SLURM_LIB");
 
 /// The prefix (`/opt/slurm`) of the Slurm whose headers were bound, if its libraries are beside them; None in Debian.
-#[must_use]
 pub fn prefix() -> Option<&'static Path> {
     Path::new(FOLDER).parent()
 }

@@ -49,10 +49,7 @@ pub enum Drained {
 
 impl Client {
     /// Drains a node. The reason gets the prefix `gpufrac: `; one of gpufrac-reaperd begins with `stuck: `. A reason of
-    /// an admin stays.
-    ///
-    /// # Errors
-    /// slurmctld refused or did not answer.
+    /// an admin stays. Errors: slurmctld refused or did not answer.
     pub fn drain(&self, node: &str, reason: &str, by: Drainer) -> Result<Drained, ClientError> {
         let name = c_text(node);
         let standing = self.standing(&name)?;
@@ -68,10 +65,7 @@ impl Client {
     }
 
     /// Takes a drain of gpufrac back, unless another reason stands there now. Returns whether the node was drained for
-    /// this reason.
-    ///
-    /// # Errors
-    /// slurmctld refused or did not answer.
+    /// this reason. Errors: slurmctld refused or did not answer.
     pub fn undrain(&self, node: &str, reason: &str) -> Result<bool, ClientError> {
         let name = c_text(node);
         if self.standing(&name)?.reason != format!("{OURS}{reason}") {
@@ -84,9 +78,7 @@ impl Client {
     }
 
     /// Whether a node is to have no more jobs: it is drained, or is rebooted when its jobs have ended.
-    ///
-    /// # Errors
-    /// slurmctld did not answer.
+    /// Errors: slurmctld did not answer.
     pub fn is_emptied(&self, node: &str) -> Result<bool, ClientError> {
         let standing = self.standing(&c_text(node))?;
         Ok(standing.is_drained || standing.is_rebooted)

@@ -51,7 +51,6 @@ impl Offsets {
 ///
 /// # Safety
 /// The caller holds slurmctld's partition lock, as in job_submit.
-#[must_use]
 pub unsafe fn per_gpu(partition: &str) -> PerGpu {
     // SAFETY: by the contract of this function; slurm.conf is stable under slurmctld's locks, too.
     unsafe {

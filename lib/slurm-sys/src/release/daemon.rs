@@ -15,7 +15,6 @@ const GENERATIONS: usize = 8;
 
 /// The release of the nearest ancestor process that is Slurm's, read from the plugins on its disk. None if there is
 /// none, or it cannot be determined.
-#[must_use]
 pub fn release_of_parent() -> Option<Release> {
     let mut pid = std::os::unix::process::parent_id();
     for _ in 0..GENERATIONS {

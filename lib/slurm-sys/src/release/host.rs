@@ -28,7 +28,6 @@ pub fn adopt(version: &AtomicU32) {
 }
 
 /// The release of the process that loaded this plugin, if it is known.
-#[must_use]
 pub fn host() -> Option<Release> {
     match HOST.load(Ordering::Acquire) {
         0 => None,
@@ -37,7 +36,6 @@ pub fn host() -> Option<Release> {
 }
 
 /// The release of the process that loaded this plugin; that of the build where it is not known.
-#[must_use]
 pub fn running() -> Release {
     host().unwrap_or(Release::BUILT_FOR)
 }
@@ -53,7 +51,6 @@ pub enum Foreign {
 }
 
 /// What keeps this build from serving its host, if anything does.
-#[must_use]
 pub fn foreign() -> Option<Foreign> {
     static FOUND: OnceLock<Option<Foreign>> = OnceLock::new();
     *FOUND.get_or_init(|| {

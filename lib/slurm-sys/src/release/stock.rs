@@ -25,7 +25,6 @@ const NAMES: [&str; 4] = [
 const MANY_BYTES: u64 = 64 << 20;
 
 /// The release of Slurm's own plugins in a folder.
-#[must_use]
 pub fn beside(folder: &Path) -> Option<Release> {
     let mut found = NAMES.iter().map(|name| of_file(&folder.join(name)));
     found.find_map(|found| Some(found?.0))
@@ -33,7 +32,6 @@ pub fn beside(folder: &Path) -> Option<Release> {
 
 /// The release for which a plugin file was built, and for a plugin of gpufrac its build ([`super::BUILD`]), which
 /// earlier builds do not tell.
-#[must_use]
 pub fn of_file(path: &Path) -> Option<(Release, Option<String>)> {
     // Reading a named pipe would never end.
     let file = std::fs::metadata(path).ok()?;

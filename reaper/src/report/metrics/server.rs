@@ -47,10 +47,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address; port 0 chooses a free port.
-    ///
-    /// # Errors
-    /// The address cannot be used.
+    /// Listens at an address; port 0 chooses a free port. Errors: the address cannot be used.
     pub fn start(
         address: SocketAddr,
         node: String,

@@ -62,10 +62,7 @@ impl Several {
         several
     }
 
-    /// The names of the series.
-    ///
-    /// # Errors
-    /// A series is not known, or stands twice.
+    /// The names of the series. Errors: a series is not known, or stands twice.
     pub fn names(&self) -> Result<Vec<&'static str>> {
         let known: Vec<_> = names().collect();
         if self.slurm.iter().any(|name| name == "all") {

@@ -97,7 +97,6 @@ falsehoods! {
     "mode-stays" Calls("nvmlDeviceSetMigMode", 1, 1, What::Fail(0));
 }
 
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Falsehood> {
     FALSEHOODS.iter().find(|known| known.name == name)
 }

@@ -49,9 +49,7 @@ impl Asked {
     }
 
     /// As [`request::refuse_misread`], for the texts that determine what the job holds on this node.
-    ///
-    /// # Errors
-    /// The item that Slurm could read in another way.
+    /// Errors: the item that Slurm could read in another way.
     pub fn refuse_ambiguous(&self) -> Result<(), RequestError> {
         let mut texts = [&self.per_node, &self.per_task].into_iter();
         texts.try_for_each(|text| {

@@ -37,7 +37,6 @@ pub struct JobRecord {
 
 impl JobRecord {
     /// `name`: what Slurm counts fractions as.
-    #[must_use]
     pub fn of(mut info: JobInfo, node: &str, name: &CountName) -> Self {
         let texts = info
             .tres_per_node
@@ -81,14 +80,12 @@ impl JobRecord {
     }
 
     /// The shares that the job holds on the node.
-    #[must_use]
     pub fn shards(&self) -> u64 {
         self.held.as_ref().map_or(0, |held| held.shards)
     }
 
     /// Whether Slurm counts gpufrac on the node for the job. One with `--exclusive` holds every GRES of the node except
     /// shares, whether it asks for it or not.
-    #[must_use]
     pub fn has_count(&self) -> bool {
         let counted = self.held.as_ref().map_or(0, |held| held.gpufrac);
         counted > 0 && (self.shards() > 0 || self.asked.names_fraction())
