@@ -65,7 +65,7 @@ pub fn beyond_job(own: &str, step: &Entry, forgets_shares: bool) -> Option<Strin
 
 /// Decides about a request in five steps: the texts are read; then the pools, the requested fraction, the granted
 /// size, and the text that Slurm counts are determined.
-/// Errors: the request cannot be granted, or Slurm could read it in another way; the refusal says what to write instead.
+/// Errors: the request cannot be granted, or Slurm could read it in another way; the refusal says what to write.
 pub fn decide(
     config: &Config,
     request: &JobRequest<'_>,

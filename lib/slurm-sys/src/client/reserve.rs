@@ -28,7 +28,7 @@ const PRIORITY: u32 = 0x7fff_ffff;
 
 impl Client {
     /// Submits the job; returns its id.
-    /// Errors: slurmctld refused (`DisableRootJobs`, no association of root, a limit, a plugin of the site) or did not answer.
+    /// Errors: slurmctld refused (`DisableRootJobs`, no association of root, a limit, a plugin) or did not answer.
     pub fn reserve(&self, request: &Reserve<'_>) -> Result<u32, ClientError> {
         let texts = [
             request.name,
