@@ -59,14 +59,8 @@ fn main() -> ExitCode {
     if let Some(exit) = first.to_str().and_then(prove::child) {
         return exit;
     }
-    if first == slurm_call::CALL_ARGUMENT {
-        return match slurm_call::serve() {
-            Ok(()) => Exit::Done.into(),
-            Err(error) => {
-                eprintln!("{error}");
-                Exit::Broken.into()
-            }
-        };
+    if let Some(served) = slurm_call::served() {
+        return served;
     }
     // clap ends with 2 on a wrong command line, which is Exit::Usage.
     output::end(run(Args::parse()))

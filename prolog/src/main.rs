@@ -9,13 +9,15 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::job::slurmctld::Controller;
 use gpufrac_node::job::start;
 use gpufrac_node::slice::carve;
+use gpufrac_node::slurm_call;
 use gpufrac_node::version;
 
 fn main() -> ExitCode {
-    if let Some(answered) = version::answer("gpufrac-prolog") {
+    let answered = version::answer("gpufrac-prolog");
+    if let Some(answered) = answered.or_else(slurm_call::served) {
         return answered;
     }
-    let slurm = Controller::new();
+    let slurm = Controller::default();
     let (job, node) = match start::prolog(&slurm) {
         Ok(begun) => begun,
         Err(exit) => return exit.into(),

@@ -46,17 +46,8 @@ const LONGEST_LOCK_RELEASE: Duration = Duration::from_secs(2);
 const PERIOD_OF_WATCHDOG: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == slurm_call::CALL_ARGUMENT)
-    {
-        return match slurm_call::serve() {
-            Ok(()) => Exit::Done.into(),
-            Err(error) => {
-                eprintln!("{error}");
-                Exit::Broken.into()
-            }
-        };
+    if let Some(served) = slurm_call::served() {
+        return served;
     }
     // clap ends with 2 on a wrong command line, which is Exit::Usage.
     let args = Args::parse();

@@ -57,7 +57,7 @@ fn is_left(store: &LeaseStore, lease: &Lease) -> bool {
 /// Whether a job without a lease still runs, and holds shares of a GPU on this node.
 fn is_lost(store: &LeaseStore, node: &Node, job: JobId) -> bool {
     let holds_shares = || {
-        let info = Controller::new().job(job).ok()??;
+        let info = Controller::default().job(job).ok()??;
         let allocated = Allocated::on(&info, &node.name)?;
         Some(allocated.shards > 0 && !reserve::is_ours(&info))
     };

@@ -1,23 +1,30 @@
 //! Calls Slurm in a separate process: libslurm ends its process if slurm.conf is wrong, waits for minutes if
 //! slurmctld does not answer, and uses much memory.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use gpufrac_core::ids::JobId;
+use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
-use slurm_sys::client::{Client, ClientError, JobInfo, PrivateValues};
+use slurm_sys::client::{
+    Client, ClientError, Drained, Drainer, HookLimits, JobInfo, PrivateValues, SpankFiles,
+};
 
+use crate::job::slurmctld::explained_in;
 use node_control::{Change, Changed};
 
 pub mod node_control;
 pub mod private_data;
+pub(crate) mod session;
 
-/// The argument with which the daemon's program becomes this process.
-pub const CALL_ARGUMENT: &str = "slurm-call";
+/// The argument with which a program becomes this process.
+const CALL_ARGUMENT: &str = "slurm-call";
 /// The time limit of a call.
 const LONGEST_CALL: Duration = Duration::from_secs(15);
 
@@ -74,7 +81,7 @@ pub enum SlurmAction {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Call {
+pub(crate) enum Call {
     /// Reads Slurm's records of jobs.
     Look(Vec<JobId>),
     /// Carries out actions on a run of a job; no other run is changed.
@@ -87,10 +94,20 @@ enum Call {
     PrivateData,
     /// Changes what Slurm starts on this node.
     Node { node: String, change: Change },
+    /// Carries an action out on the job of a hook, whose run is the present one.
+    Request { job_id: JobId, action: SlurmAction },
+    /// Writes why the job does not start into its admin comment, or removes it.
+    Explain { job_id: JobId, why: String },
+    /// Drains a node for a hook.
+    Drain { node: String, reason: String },
+    /// Reads the time limits of hooks in this host's slurm.conf.
+    Limits,
+    /// Reads the paths of SPANK plugins in this host's slurm.conf.
+    Spank,
 }
 
 #[derive(Serialize, Deserialize)]
-enum Reply {
+pub(crate) enum Reply {
     /// The records, in the order of the question.
     Seen(Vec<Option<JobInfo>>),
     /// The results of the actions, in their order.
@@ -99,6 +116,20 @@ enum Reply {
     Private(Option<PrivateValues>),
     /// The result of a change of the node.
     Changed(Changed),
+    /// A request of a hook was carried out.
+    Carried,
+    Drained(Drained),
+    Limits(Option<HookLimits>),
+    Spank(Option<SpankFiles>),
+}
+
+/// The reason why the separate process has no reply.
+#[derive(Serialize, Deserialize, thiserror::Error, Debug)]
+pub(crate) enum Failed {
+    #[error("{0}")]
+    NotLoaded(ClientError),
+    #[error("{0}")]
+    Client(#[from] ClientError),
 }
 
 /// The daemon's access to Slurm.
@@ -139,10 +170,10 @@ impl SlurmProcess {
                 let text = ended.text();
                 // libslurm may also print lines.
                 let mut lines = text.lines();
-                let reply: Option<Result<Reply, String>> =
+                let reply: Option<Result<Reply, Failed>> =
                     lines.find_map(|line| serde_json::from_str(line).ok());
                 let reply = reply.ok_or_else(|| SlurmError::Ended(text.clone()))?;
-                reply.map_err(SlurmError::Refused)
+                reply.map_err(|failed| SlurmError::Refused(failed.to_string()))
             }
         }
     }
@@ -199,19 +230,39 @@ impl JobControl for SlurmProcess {
     }
 }
 
-/// The separate process: reads a call on stdin, writes the reply as a line to stdout.
-/// Errors: the call cannot be read, or the reply cannot be written.
-pub fn serve() -> std::io::Result<()> {
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text)?;
-    let call: Call = serde_json::from_str(&text)?;
-    let reply = reply(call).map_err(|error| error.to_string());
-    let text = serde_json::to_string(&reply)?;
-    std::io::stdout().write_all(format!("{text}\n").as_bytes())
+/// The end of a program that was started as the separate process; None for other arguments.
+pub fn served() -> Option<ExitCode> {
+    let first = std::env::args_os().nth(1);
+    first
+        .is_some_and(|word| word == CALL_ARGUMENT)
+        .then(|| match serve() {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => {
+                eprintln!("{error}");
+                Exit::Broken.into()
+            }
+        })
 }
 
-fn reply(call: Call) -> Result<Reply, ClientError> {
-    let client = Client::connect()?;
+/// The separate process: reads calls on stdin, a line each, and writes a line to stdout as the reply to each.
+/// Errors: a call cannot be read, or a reply cannot be written.
+fn serve() -> std::io::Result<()> {
+    // A hook that ends, or that slurmd kills, leaves no process behind that waits for slurmctld.
+    set_pdeathsig(Signal::SIGKILL)?;
+    let mut client = None;
+    for line in std::io::stdin().lines() {
+        let call: Call = serde_json::from_str(&line?)?;
+        let reply = match client.get_or_insert_with(Client::connect) {
+            Ok(client) => reply(client, call).map_err(Failed::from),
+            Err(error) => Err(Failed::NotLoaded(error.clone())),
+        };
+        let text = serde_json::to_string(&reply)?;
+        std::io::stdout().write_all(format!("{text}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+fn reply(client: &Client, call: Call) -> Result<Reply, ClientError> {
     let (job_id, restart_count, actions) = match call {
         Call::Look(jobs) => {
             let seen = jobs.iter().map(|job| client.job(job.0));
@@ -219,8 +270,27 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
         }
         Call::PrivateData => return Ok(Reply::Private(client.private_data())),
         Call::Node { node, change } => {
-            return node_control::carry_out(&client, &node, change).map(Reply::Changed);
+            return node_control::carry_out(client, &node, change).map(Reply::Changed);
         }
+        Call::Request { job_id, action } => {
+            // The id alone does not identify a task of an array.
+            let job = client.known_job(job_id.0)?;
+            return perform(client, &job, action).map(|()| Reply::Carried);
+        }
+        Call::Explain { job_id, why } => {
+            let job = client.known_job(job_id.0)?;
+            let comment = explained_in(&job.admin_comment, &why);
+            if comment != job.admin_comment {
+                client.set_admin_comment(&job, &comment)?;
+            }
+            return Ok(Reply::Carried);
+        }
+        Call::Drain { node, reason } => {
+            let drained = client.drain(&node, &reason, Drainer::Hook)?;
+            return Ok(Reply::Drained(drained));
+        }
+        Call::Limits => return Ok(Reply::Limits(client.hook_limits())),
+        Call::Spank => return Ok(Reply::Spank(client.spank_files())),
         Call::Act {
             job_id,
             restart_count,
@@ -235,7 +305,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
         return Ok(none("it was requeued meanwhile"));
     }
     let results = actions.into_iter().map(|action| {
-        let done = perform(&client, &info, action);
+        let done = perform(client, &info, action);
         done.map_err(|error| ActionError(error.to_string()))
     });
     Ok(Reply::Done(results.collect()))

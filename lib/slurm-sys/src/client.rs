@@ -6,13 +6,13 @@
 //!
 //! Never call this from a plugin inside slurmctld: an RPC to itself, while it holds its locks, hangs.
 
+use std::borrow::Cow;
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 use std::ptr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Difference;
 use crate::{raw, text};
 use load::{LIBRARY, library, of_library};
 
@@ -34,31 +34,37 @@ pub use node::{Drained, Drainer};
 pub use reserve::Reserve;
 
 /// The reasons why a question to slurmctld failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 pub enum ClientError {
     /// Slurm's library is missing, or of another series.
     /// Cure: Install it (`libslurm42`, SchedMD: `slurm-smd`).
     #[error(
         "loading `{LIBRARY}` failed: {0}; install Slurm's library, or rebuild gpufrac for this Slurm"
     )]
-    Load(#[from] libloading::Error),
+    Load(String),
     /// Slurm's library was built from other sources than the headers that gpufrac was built for.
     /// Cure: As the text says.
     #[error(
         "`{LIBRARY}` has other layouts than this build: {0}; rebuild gpufrac with the headers of this Slurm"
     )]
-    Layout(Difference),
+    Layout(String),
     /// slurmctld refused the call; the text is Slurm's.
     /// Cure: Look the error up in slurmctld's log.
     #[error("{call}: {message} (Slurm error {code})")]
     Call {
         /// The function of libslurm.
-        call: &'static str,
+        call: Cow<'static, str>,
         /// The error number of `slurm_errno.h`.
         code: i32,
         /// Slurm's message for the number.
         message: String,
     },
+}
+
+impl From<libloading::Error> for ClientError {
+    fn from(error: libloading::Error) -> ClientError {
+        ClientError::Load(error.to_string())
+    }
 }
 
 impl ClientError {
@@ -214,7 +220,7 @@ impl Client {
     ///
     /// # Errors
     /// The library is missing or lacks a function. If slurm.conf cannot be read, libslurm ends the process: call this
-    /// only in a program that Slurm itself started.
+    /// only in a process of its own.
     pub fn connect() -> Result<Self, ClientError> {
         let library = of_library(load()?)?;
         // SAFETY: NULL means the default configuration file.
@@ -245,7 +251,7 @@ impl Client {
         // SAFETY: the text is static inside libslurm.
         let message = unsafe { text::read(self.library.slurm_strerror(code)) }.unwrap_or_default();
         ClientError::Call {
-            call,
+            call: call.into(),
             code,
             message,
         }

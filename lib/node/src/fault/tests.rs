@@ -1,7 +1,6 @@
 //! The rule, for every variant of the errors of prolog and epilog.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gpufrac_core::entry::{Entry, EntryError};
@@ -261,11 +260,11 @@ fn plain() -> Vec<CarveError> {
             pools: None,
         }),
         CarveError::Entry(EntryError::Form { text: "x".into() }),
-        CarveError::Foreign(SlurmError::NotLoaded(Arc::new(ClientError::Call {
-            call: "slurm_init",
+        CarveError::Foreign(SlurmError::NotLoaded(ClientError::Call {
+            call: "slurm_init".into(),
             code: 0,
             message: String::new(),
-        }))),
+        })),
         CarveError::SeveralDevices { devices: devices() },
         CarveError::NoDevice,
         CarveError::UnknownDevice {
@@ -382,6 +381,7 @@ fn carve() -> impl Strategy<Value = CarveError> {
         file().prop_map(RecordError::File),
         system_call().prop_map(RecordError::BootId),
         Just(()).prop_map(|()| RecordError::Stale { path: path() }),
+        Just(()).prop_map(|()| RecordError::OtherNumbers { path: path() }),
         Just(()).prop_map(|()| RecordError::Absent { path: path() }),
     ];
     let leaf = prop_oneof![

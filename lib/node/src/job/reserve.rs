@@ -41,7 +41,7 @@ pub fn is_one(job: &JobEnv, info: &JobInfo) -> bool {
 
 /// Whether slurmctld knows this job as one. In doubt false.
 pub fn is_in_slurm(job: JobId) -> bool {
-    let info = Controller::new().job(job);
+    let info = Controller::default().job(job);
     info.is_ok_and(|info| info.is_some_and(|info| is_ours(&info)))
 }
 

@@ -1,17 +1,18 @@
-//! A prolog's questions to slurmctld, with a deadline. libslurm's own timeouts are long, so libslurm runs on a
-//! separate thread, and late answers are ignored.
+//! A prolog's questions to slurmctld, with a deadline. libslurm's own timeouts are long, and it ends its process if it
+//! cannot use slurm.conf, so it runs in a separate process. A thread waits for it; late answers are ignored.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
-use slurm_sys::client::{
-    Client, ClientError, Drained, Drainer, HookLimits, JobInfo, JobState, SpankFiles,
-};
+use slurm_sys::client::{ClientError, Drained, HookLimits, JobInfo, JobState, SpankFiles};
 use slurm_sys::release::{self, Release, Series};
+
+use crate::slurm_call::session::Session;
+use crate::slurm_call::{Call, Failed, Reply, SlurmAction};
 
 /// The time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -36,7 +37,7 @@ pub enum SlurmError {
     TooSlow(Duration),
     /// libslurm could not be loaded.
     #[error("{0}")]
-    NotLoaded(Arc<ClientError>),
+    NotLoaded(ClientError),
     /// The node's slurmd is of another series.
     /// Cure: Install the gpufrac of this series.
     #[error("{error}; built for Slurm {built_for}, but slurmd is {found}")]
@@ -46,10 +47,11 @@ pub enum SlurmError {
         built_for: Series,
         found: Release,
     },
-    /// The process that calls libslurm ended, for example for lack of memory.
-    /// Cure: Look for the kernel's messages; the program tries again.
-    #[error("libslurm ended unexpectedly")]
-    Gone,
+    /// libslurm ended its process: it cannot use slurm.conf, for example; the text is libslurm's. The job starts, or
+    /// goes back to the queue.
+    /// Cure: Correct slurm.conf on the node; otherwise look for the kernel's messages.
+    #[error("libslurm ended: {0}")]
+    Gone(String),
 }
 
 impl SlurmError {
@@ -58,7 +60,7 @@ impl SlurmError {
     pub fn is_of_other_series(&self) -> bool {
         match self {
             SlurmError::NotLoaded(_) | SlurmError::OtherSeries { .. } => true,
-            SlurmError::Client(_) | SlurmError::TooSlow(_) | SlurmError::Gone => false,
+            SlurmError::Client(_) | SlurmError::TooSlow(_) | SlurmError::Gone(_) => false,
         }
     }
 
@@ -108,9 +110,10 @@ pub trait Slurm {
     }
 }
 
-type Work = Box<dyn FnOnce(&Result<Client, Arc<ClientError>>) + Send>;
+type Work = Box<dyn FnOnce(&mut Process) + Send>;
 
 /// Slurm itself, by libslurm.
+#[derive(Default)]
 pub struct Controller {
     work: OnceLock<Sender<Work>>,
     /// The question that was asked, but not answered yet.
@@ -123,7 +126,9 @@ pub struct Controller {
 }
 
 /// The known time limits of prolog and epilog.
+#[derive(Default)]
 enum Limits {
+    #[default]
     Unasked,
     Asked(Receiver<Result<Option<HookLimits>, SlurmError>>),
     Known(Option<HookLimits>),
@@ -132,46 +137,67 @@ enum Limits {
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
 type SpankAnswer = Result<Option<SpankFiles>, SlurmError>;
 
-impl Default for Controller {
-    fn default() -> Self {
-        Self::new()
+/// The process with libslurm, or why there is none any more.
+enum Process {
+    Runs(Session),
+    Gone(String),
+}
+
+impl Process {
+    fn start() -> Process {
+        match Session::start() {
+            Ok(session) => Process::Runs(session),
+            Err(error) => Process::Gone(error.to_string()),
+        }
+    }
+
+    fn call(&mut self, call: &Call) -> Result<Reply, SlurmError> {
+        let answer = match self {
+            Process::Runs(session) => session.call(call),
+            Process::Gone(why) => Err(why.clone()),
+        };
+        match answer {
+            Ok(reply) => reply.map_err(SlurmError::from),
+            Err(why) => {
+                *self = Process::Gone(why.clone());
+                Err(SlurmError::Gone(why))
+            }
+        }
+    }
+}
+
+impl From<Failed> for SlurmError {
+    fn from(failed: Failed) -> SlurmError {
+        match failed {
+            Failed::NotLoaded(error) => SlurmError::NotLoaded(error),
+            Failed::Client(error) => SlurmError::Client(error),
+        }
     }
 }
 
 impl Controller {
-    /// Does nothing yet: libslurm is loaded on a separate thread when it is first needed.
-    pub fn new() -> Controller {
-        Controller {
-            work: OnceLock::new(),
-            pending: Mutex::new(None),
-            limits: Mutex::new(Limits::Unasked),
-            spank: Mutex::new(None),
-            explained: Mutex::new(None),
-        }
-    }
-
     fn start() -> Sender<Work> {
         let (work, inbox) = channel::<Work>();
         std::thread::spawn(move || {
-            // Every request gets this answer.
-            let client = Client::connect().map_err(Arc::new);
+            let mut process = Process::start();
             for work in inbox {
-                work(&client);
+                work(&mut process);
             }
         });
         work
     }
 
+    /// Sends a call. `read` takes what it asked for out of the reply.
     fn send<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&Client) -> Result<T, ClientError> + Send + 'static,
+        call: Call,
+        read: fn(Reply) -> Option<T>,
     ) -> Receiver<Result<T, SlurmError>> {
         let (reply, answer) = channel();
-        let work: Work = Box::new(move |client| {
-            let result = match client {
-                Ok(client) => ask(client).map_err(SlurmError::from),
-                Err(error) => Err(SlurmError::NotLoaded(Arc::clone(error))),
-            };
+        let work: Work = Box::new(move |process| {
+            let result = process.call(&call).and_then(|reply| {
+                read(reply).ok_or_else(|| SlurmError::Gone("with another answer".to_owned()))
+            });
             // The answer is late; the caller no longer waits.
             let _ = reply.send(result);
         });
@@ -180,23 +206,35 @@ impl Controller {
         answer
     }
 
-    /// Carries out a request on one job. Slurm is asked for the job first, because the id alone does not identify a
-    /// task of an array.
-    fn request(
-        &self,
-        job_id: JobId,
-        act: impl FnOnce(&Client, &JobInfo) -> Result<(), ClientError> + Send + 'static,
-    ) -> Result<(), SlurmError> {
-        Self::wait(&self.send(move |client| act(client, &client.known_job(job_id.0)?)))
+    fn ask_job(&self, job_id: JobId) -> Receiver<JobAnswer> {
+        self.send(Call::Look(vec![job_id]), |reply| match reply {
+            Reply::Seen(jobs) => jobs.into_iter().next(),
+            _ => None,
+        })
+    }
+
+    fn ask_spank(&self) -> Receiver<SpankAnswer> {
+        self.send(Call::Spank, |reply| match reply {
+            Reply::Spank(files) => Some(files),
+            _ => None,
+        })
+    }
+
+    fn request(&self, job_id: JobId, action: SlurmAction) -> Result<(), SlurmError> {
+        Self::wait(&self.send(Call::Request { job_id, action }, carried))
     }
 
     fn wait<T>(answer: &Receiver<Result<T, SlurmError>>) -> Result<T, SlurmError> {
         match answer.recv_timeout(PATIENCE) {
             Ok(result) => result,
             Err(RecvTimeoutError::Timeout) => Err(SlurmError::TooSlow(PATIENCE)),
-            Err(RecvTimeoutError::Disconnected) => Err(SlurmError::Gone),
+            Err(RecvTimeoutError::Disconnected) => Err(SlurmError::Gone(String::new())),
         }
     }
+}
+
+fn carried(reply: Reply) -> Option<()> {
+    matches!(reply, Reply::Carried).then_some(())
 }
 
 /// A libslurm from before an upgrade gets an answer that does not say so (22.05's libslurm from slurmctld 24.11:
@@ -221,8 +259,8 @@ impl Slurm for Controller {
         if matches!(*pending, Some((asked, _)) if asked == job_id) {
             return;
         }
-        *spank = Some(self.send(|client| Ok(client.spank_files())));
-        *pending = Some((job_id, self.send(move |client| client.job(job_id.0))));
+        *spank = Some(self.ask_spank());
+        *pending = Some((job_id, self.ask_job(job_id)));
     }
 
     fn job(&self, job_id: JobId) -> JobAnswer {
@@ -233,7 +271,7 @@ impl Slurm for Controller {
             .and_then(|mut pending| pending.take());
         let question = match pending {
             Some((asked, question)) if asked == job_id => question,
-            _ => self.send(move |client| client.job(job_id.0)),
+            _ => self.ask_job(job_id),
         };
         let answer = Self::wait(&question);
         if matches!(answer, Err(SlurmError::TooSlow(_)))
@@ -246,33 +284,40 @@ impl Slurm for Controller {
     }
 
     fn requeue(&self, job_id: JobId, hold: bool) -> Result<(), SlurmError> {
-        self.request(job_id, move |client, job| client.requeue(job, hold))
+        self.request(job_id, SlurmAction::Requeue { hold })
     }
 
     fn cancel(&self, job_id: JobId) -> Result<(), SlurmError> {
-        self.request(job_id, Client::cancel)
+        self.request(job_id, SlurmAction::Cancel)
     }
 
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
-        let line = line.to_owned();
-        self.request(job_id, move |client, job| client.notify(job, &line))
+        self.request(job_id, SlurmAction::Notify(line.to_owned()))
     }
 
     fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError> {
         let (node, reason) = (node.to_owned(), reason.to_owned());
-        Self::wait(&self.send(move |client| client.drain(&node, &reason, Drainer::Hook)))
+        Self::wait(
+            &self.send(Call::Drain { node, reason }, |reply| match reply {
+                Reply::Drained(drained) => Some(drained),
+                _ => None,
+            }),
+        )
     }
 
     fn spank_files(&self) -> Option<SpankFiles> {
         let asked = self.spank.lock().ok().and_then(|mut spank| spank.take());
-        let answer = asked.unwrap_or_else(|| self.send(|client| Ok(client.spank_files())));
+        let answer = asked.unwrap_or_else(|| self.ask_spank());
         Self::wait(&answer).ok().flatten()
     }
 
     fn hook_limits(&self) -> Option<HookLimits> {
         let mut limits = self.limits.lock().ok()?;
         if let Limits::Unasked = *limits {
-            *limits = Limits::Asked(self.send(|client| Ok(client.hook_limits())));
+            *limits = Limits::Asked(self.send(Call::Limits, |reply| match reply {
+                Reply::Limits(limits) => Some(limits),
+                _ => None,
+            }));
         }
         if let Limits::Asked(answer) = &*limits {
             match answer.try_recv() {
@@ -288,15 +333,7 @@ impl Slurm for Controller {
 
     fn explain(&self, job_id: JobId, why: &str) {
         let why = why.to_owned();
-        let answer = self.send(move |client| {
-            let job = client.known_job(job_id.0)?;
-            let comment = explained_in(&job.admin_comment, &why);
-            if comment == job.admin_comment {
-                Ok(())
-            } else {
-                client.set_admin_comment(&job, &comment)
-            }
-        });
+        let answer = self.send(Call::Explain { job_id, why }, carried);
         if let Ok(mut last) = self.explained.lock() {
             *last = Some(answer);
         }

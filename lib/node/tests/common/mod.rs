@@ -17,7 +17,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
@@ -757,18 +756,18 @@ impl Files {
 
     fn library(&self) -> Result<(), SlurmError> {
         if self.dir.join("no-library").exists() {
-            return Err(SlurmError::NotLoaded(Arc::new(ClientError::Call {
-                call: "slurm_init",
+            return Err(SlurmError::NotLoaded(ClientError::Call {
+                call: "slurm_init".into(),
                 code: 0,
                 message: "no libslurm.so.38".into(),
-            })));
+            }));
         }
         Ok(())
     }
 
     fn error(code: i32) -> SlurmError {
         SlurmError::Client(ClientError::Call {
-            call: "slurm_load_job",
+            call: "slurm_load_job".into(),
             code,
             message: "no answer".into(),
         })

@@ -9,7 +9,7 @@ use super::Client;
 use crate::{raw, text};
 
 /// The time limits of Prolog and Epilog; after them slurmd kills the program and drains the node. None: no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookLimits {
     /// The limit of Prolog.
     pub prolog: Option<Duration>,
@@ -18,7 +18,7 @@ pub struct HookLimits {
 }
 
 /// The paths of SPANK plugins for slurmstepd.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpankFiles {
     /// `PlugStackConfig`, otherwise plugstack.conf beside slurm.conf.
     pub plugstack: PathBuf,

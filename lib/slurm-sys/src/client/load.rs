@@ -62,7 +62,7 @@ pub(crate) fn load() -> Result<Library, ClientError> {
 /// The functions of a libslurm of the build's series, if its layouts are those of the build.
 pub(super) fn of_library(loaded: Library) -> Result<library::LibSlurm, ClientError> {
     if let Some(difference) = layout::difference(&loaded) {
-        return Err(ClientError::Layout(difference));
+        return Err(ClientError::Layout(difference.to_string()));
     }
     // SAFETY: the types of the functions come from the headers of the same series (the soname is part of LIBRARY).
     Ok(unsafe { library::LibSlurm::from_library(loaded) }?)

@@ -4,6 +4,8 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Client, ClientError, c_text};
 use crate::{raw, text};
 
@@ -39,7 +41,7 @@ struct Standing {
 }
 
 /// The outcome of a request to drain a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Drained {
     /// The node is drained for this reason.
     Done,

@@ -508,6 +508,35 @@ fn record(fields: &[&str]) {
         .expect("the table can be written");
 }
 
+/// Promise (admins): a slurm.conf that libslurm refuses, saved before Slurm's daemons read it, drains no node and stops
+/// no fraction.
+#[test]
+fn a_slurm_conf_that_libslurm_refuses_stops_no_job() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let first = lab.sbatch(user, &[QUARTER, "--wrap=sleep 4"])?;
+    lab.wait_for_state(first, &["RUNNING"])?;
+    let after = format!("--dependency=afterany:{first}");
+    let second = lab.sbatch(user, &[QUARTER, &after, "--wrap=sleep 4"])?;
+    let conf = lab.folder().etc().join("slurm.conf");
+    let right = fs::read_to_string(&conf).expect("slurm.conf");
+    fs::write(&conf, format!("{right}PrologFlagz=Alloc\n")).expect("root may");
+    // Slurm's commands do not run meanwhile.
+    lab.wait(
+        "the second job has its slice",
+        Duration::from_secs(90),
+        || {
+            let held = lab.leases_of(node, second)?;
+            Ok((!held.is_empty()).then_some(()))
+        },
+    )?;
+    fs::write(&conf, right).expect("root may");
+    let ended = lab.wait_for_end(second)?;
+    assert_eq!((ended.state(), ended.field("Restarts")), ("COMPLETED", "0"));
+    assert!(!lab.node(node)?.is_drained());
+    lab.expect_nothing_left()
+}
+
 /// Promise (admins): what an admin gets wrong on a host is named by `gpufrac check`, loses no job of others, and is
 /// mended by what it says.
 /// With `lost_nodes_are_named_and_come_back`, `a_reaper_that_does_not_run_is_named`,
