@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,8 @@ impl Ended {
 
 /// `PATH` for programs that run other programs.
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+/// How long a killed program may take to end.
+const LONGEST_END: Duration = Duration::from_secs(1);
 /// The most bytes that are read of each stream: a program that prints without end fills its pipe, and not this
 /// process's memory.
 const MOST_BYTES: usize = 64 << 20;
@@ -100,7 +102,7 @@ fn watch(
             // The process group has the child's pid, because the child was started as its leader.
             let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             child.kill()?;
-            child.wait()?;
+            await_end(&mut child)?;
             return Ok(Outcome::Silent);
         }
         let has_room = |bytes: &[u8]| bytes.len() < MOST_BYTES;
@@ -115,6 +117,17 @@ fn watch(
         stdout: text(&stdout),
         stderr: text(&stderr),
     }))
+}
+
+/// Waits for the end of a killed program; not for one that hangs in the kernel, as a driver can make it: it stays until
+/// the driver answers.
+fn await_end(child: &mut Child) -> std::io::Result<()> {
+    let mut pause = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
+    let begun = Instant::now();
+    while child.try_wait()?.is_none() && begun.elapsed() < LONGEST_END {
+        pause.sleep(LONGEST_END);
+    }
+    Ok(())
 }
 
 /// The wait for what a program does next.
@@ -196,6 +209,28 @@ mod tests {
         let outcome = shell("echo begun; sleep 100; true", Duration::from_millis(50));
         assert!(matches!(outcome, Outcome::Silent));
         assert!(start.elapsed() < Duration::from_secs(100));
+    }
+
+    /// Nothing ends a process in a frozen group of version 1, as in a driver that hangs.
+    #[test]
+    fn a_program_that_cannot_be_killed_is_left() {
+        let group = format!("/sys/fs/cgroup/freezer/gpufrac{}", std::process::id());
+        if std::fs::create_dir(&group).is_err() {
+            test_seed::not_run("no freezer of control groups of version 1");
+        }
+        let state = format!("{group}/freezer.state");
+        let text = format!("echo $$ > {group}/cgroup.procs; echo FROZEN > {state}");
+        let begun = Instant::now();
+        let outcome = shell(&text, Duration::from_millis(300));
+        let waited = begun.elapsed();
+        std::fs::write(&state, "THAWED").unwrap();
+        assert!(matches!(outcome, Outcome::Silent));
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
+        let begun = Instant::now();
+        while std::fs::remove_dir(&group).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]
