@@ -124,7 +124,7 @@ impl NvmlError {
     pub fn hint(&self) -> Option<&'static str> {
         match self.code()? {
             codes::LIB_RM_VERSION_MISMATCH => Some(
-                "the driver's library is newer than the loaded kernel module: reboot the node, or end its jobs and load the module again",
+                "the driver's library is newer than the loaded kernel module: reboot the node, or end its jobs, load the module again and run `gpufrac node-setup`",
             ),
             codes::GPU_IS_LOST => Some(
                 "the kernel's log has its Xid (79: it fell off the bus): reboot the node, and have the GPU looked at if it is lost again",

@@ -68,6 +68,7 @@ fn carve(
         return Ok(Carved::NotConcerned);
     }
     let record = node.record()?;
+    record.is_of_driver(&node.run, &node.caps())?;
     let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, gpu_count);
     let held = devices

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use gpufrac_host::files::{DeviceNumber, DeviceRule, FileError, RootDir};
 
 use crate::fault::{Cause, Caused, Facts, of_system_call};
-use crate::gpu::capability_files::{CapMinor, Opens};
+use crate::gpu::capability_files::{CapMinor, Caps, Opens};
 
 /// The name of the file in the run folder.
 pub const FILE: &str = "fence";
@@ -44,6 +44,10 @@ pub enum RecordError {
     /// Cure: `gpufrac node-setup`, then `systemctl restart slurmd`.
     #[error("`{}` is from before the last boot: run `gpufrac node-setup` before slurmd starts", path.display())]
     Stale { path: PathBuf },
+    /// The driver was loaded again, and has other device numbers than those that the fence denies.
+    /// Cure: `gpufrac node-setup`, then `scontrol update NodeName=NODE State=RESUME`.
+    #[error("`{}` is from before the driver was loaded again: run `gpufrac node-setup`", path.display())]
+    OtherNumbers { path: PathBuf },
     /// /proc is not mounted, or not readable.
     /// Cure: Mount /proc.
     #[error("reading `/proc/sys/kernel/random/boot_id` failed: {0}")]
@@ -55,9 +59,10 @@ impl Caused for RecordError {
         match self {
             RecordError::File(error) => error.facts(),
             RecordError::BootId(error) => of_system_call(error),
-            RecordError::Absent { .. } | RecordError::Text { .. } | RecordError::Stale { .. } => {
-                Facts::lasts(Cause::Root)
-            }
+            RecordError::Absent { .. }
+            | RecordError::Text { .. }
+            | RecordError::Stale { .. }
+            | RecordError::OtherNumbers { .. } => Facts::lasts(Cause::Root),
         }
     }
 }
@@ -250,6 +255,17 @@ impl NodeRecord {
             });
         }
         Ok(record)
+    }
+
+    /// Whether the loaded driver still has the numbers of the record: it can get others when it is loaded again.
+    /// Errors: it has others. A driver without capabilities, or that cannot be asked, has no others.
+    pub fn is_of_driver(&self, run: &Path, caps: &Caps) -> Result<(), RecordError> {
+        let major = caps.major("nvidia-caps").unwrap_or(self.caps_major);
+        if self.caps_major == 0 || major == self.caps_major {
+            return Ok(());
+        }
+        let path = run.join(FILE);
+        Err(RecordError::OtherNumbers { path })
     }
 
     pub fn write(&self, run: &RootDir) -> Result<(), RecordError> {
