@@ -302,6 +302,40 @@ fn a_lease_of_a_newer_build_drains_nothing() {
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 
+/// Otherwise the fence would deny other devices than those of the neighbours.
+#[test]
+fn a_driver_that_was_loaded_again_with_other_numbers_is_named() {
+    let world = ready();
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    let path = world.root().join("gpus/proc/devices");
+    let devices = fs::read_to_string(&path).unwrap();
+    let other = |line: &str| match line.strip_suffix(" nvidia-caps") {
+        Some(_) => "199 nvidia-caps\n".to_owned(),
+        None => format!("{line}\n"),
+    };
+    fs::write(&path, devices.lines().map(other).collect::<String>()).unwrap();
+    world.prolog(one);
+    assert!(reason(&world).unwrap().contains("loaded again"));
+    assert!(world.leases().is_empty());
+}
+
+/// As on a file system that became read-only.
+#[test]
+fn a_state_folder_that_cannot_be_changed_drains_nothing() {
+    let world = ready();
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world.prolog(one).ok();
+    fs::create_dir_all(world.node().state.join("stuck/lease-1")).unwrap();
+    world
+        .epilog(one)
+        .ok()
+        .says("forgetting earlier failures failed")
+        .says("released");
+    assert!(world.leases().is_empty() && reason(&world).is_none());
+}
+
 #[test]
 fn a_node_that_prolog_or_epilog_drains_says_why() {
     let world = ready();

@@ -335,11 +335,7 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
 /// The node and the devices of these leases can be used.
 fn works_again(node: &Node, leases: &[Lease], log: &JobLog) {
     let devices = leases.iter().map(|lease| lease.slice.device_index);
-    let lost = devices.map(Lost::Device).chain([Lost::Node]);
-    if let Err(error) = stuck::work(node, lost) {
-        // The same: a place that works is still known as failing. Cure: The same.
-        log.warning(format!("forgetting earlier failures failed: {error}"));
-    }
+    stuck::forget(node, devices.map(Lost::Device).chain([Lost::Node]), log);
 }
 
 fn told(carved: &Carved, log: &JobLog) {

@@ -193,7 +193,8 @@ pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownE
     locked.node.locks()?.forget_slice(lease)?;
     locked.remove(lease)?;
     reached("release.lease_removed");
-    stuck::work(locked.node, [Lost::Lease(lease.name())])?;
+    // The slice and the lease are gone, whatever the state folder says.
+    stuck::forget(locked.node, [Lost::Lease(lease.name())], locked.log);
     Ok(())
 }
 

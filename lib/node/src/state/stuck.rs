@@ -9,6 +9,7 @@ use std::time::Duration;
 use gpufrac_core::ids::{DeviceIndex, GpuIndex};
 use gpufrac_core::lease::Lease;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::log::JobLog;
 use serde::{Deserialize, Serialize};
 
 use crate::node::{Node, now_boot_ms, now_unix};
@@ -218,6 +219,15 @@ pub fn work(node: &Node, lost: impl IntoIterator<Item = Lost>) -> Result<(), Fil
         dir.remove(&lost.file())?;
     }
     Ok(())
+}
+
+/// As [`work`], where nothing depends on it.
+pub fn forget(node: &Node, lost: impl IntoIterator<Item = Lost>, log: &JobLog) {
+    if let Err(error) = work(node, lost) {
+        // `/var/lib/gpufrac` cannot be written, so a place that works is still known as failing. Cure: Free space, or
+        // mount it writable.
+        log.warning(format!("forgetting earlier failures failed: {error}"));
+    }
 }
 
 /// The places that failed last time they were tried, by name. Damaged files, those of an earlier boot and
