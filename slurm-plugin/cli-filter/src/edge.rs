@@ -212,6 +212,15 @@ impl Text {
     }
 }
 
+/// The controller's plugin has a configuration, too, and rewrites the text. But Slurm's clients only accept texts that
+/// they can parse.
+fn leave_to_controller(options: &Options, asked: &Text) -> Result<(), FilterError> {
+    match asked {
+        Text::PerNode(list) => set_per_node(options, &spelled_out(list)),
+        Text::PerTask(_) => Ok(()),
+    }
+}
+
 fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     let (Text::PerNode(list) | Text::PerTask(list)) = asked;
     refuse_misspelt(list).map_err(|error| Box::new(Refusal::from(error)))?;
@@ -223,15 +232,18 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
             return Err(FilterError::StepWithoutConfig(reason));
         }
         Err(reason) => {
-            // The controller has the configuration, too, and rewrites the text. But Slurm's clients only accept texts
-            // that they can parse.
             log::debug(&format!("gpufrac: left to the controller: {reason}"));
-            return match asked {
-                Text::PerNode(list) => set_per_node(options, &spelled_out(list)),
-                Text::PerTask(_) => Ok(()),
-            };
+            return leave_to_controller(options, asked);
         }
     };
+    // Other clusters have partitions, pools and a slurmctld of their own.
+    if !step
+        && options
+            .get(c"clusters")
+            .is_some_and(|names| !names.is_empty())
+    {
+        return leave_to_controller(options, asked);
+    }
 
     let partitions = if step { partition_of_job(options) } else { options.get(c"partition") };
     let beside = if step { Beside::default() } else { Beside::read(options) };

@@ -437,6 +437,41 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Promise (users): a job for another cluster is judged there, and not by the files of the host that submits it.
+#[test]
+fn a_job_for_another_cluster_is_judged_there() -> Result<(), LabError> {
+    let lab = Lab::builder().accounting().start()?;
+    let user = &lab.users()[0];
+    // The file of a host whose own cluster has another partition.
+    let pool = "version = 1\n[pool.own]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
+         partitions = [\"own\"]\nnodes = \"own1\"\n";
+    let here = lab.write_work("gpufrac.toml", pool)?;
+    let submit = |more: &[&str]| {
+        let job = [
+            "--gres=gpufrac:0.2",
+            "--partition=gpu",
+            "--hold",
+            "--wrap=true",
+        ];
+        let sbatch = lab
+            .command("sbatch")
+            .user(user)
+            .env("GPUFRAC_CONFIG", &here);
+        sbatch.args(job).args(more).run()
+    };
+    let refused = submit(&[])?.stderr;
+    assert!(refused.contains("has no fractions of GPUs"), "{refused}");
+    let taken = submit(&["--clusters=lab"])?.success()?;
+    // This cluster has rounded 0.2.
+    let squeue = lab.command("squeue").args(["-h", "-O", "tres-per-node:80"]);
+    let shown = squeue.stdout()?;
+    assert!(shown.contains("gpufrac:25"), "{shown} {taken:?}");
+    lab.command("scancel")
+        .args(["--user", &user.name])
+        .stdout()?;
+    lab.expect_nothing_left()
+}
+
 /// Promise (users): a plan reads the limits that sacctmgr prints to an ordinary user, by the commands of the manual,
 /// and names lines that it cannot read.
 /// With `both_tables_are_read_from_one_file_and_broken_lines_are_named`, `no_bytes_of_a_table_cause_a_panic`.
