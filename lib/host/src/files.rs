@@ -52,6 +52,11 @@ impl RootDir {
         Self::walk(path, None).map(|(dir, _)| dir)
     }
 
+    /// As [`RootDir::open`]; None if the directory, or one on the way, does not exist.
+    pub fn find(path: &Path) -> Result<Option<RootDir>, FileError> {
+        if_present(Self::open(path))
+    }
+
     /// Opens a directory; creates missing last components with `mode`. The bool says whether something was created.
     pub fn create(path: &Path, mode: u32) -> Result<(RootDir, bool), FileError> {
         Self::walk(path, Some(mode))
@@ -149,10 +154,8 @@ impl RootDir {
     /// The text of a file; None if the file does not exist.
     pub fn read(&self, name: &str) -> Result<Option<String>, FileError> {
         let path = self.at(name);
-        let mut file = match self.open_file(name, OFlag::O_RDONLY) {
-            Ok(file) => file,
-            Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(mut file) = self.open_existing(name, OFlag::O_RDONLY)? else {
+            return Ok(None);
         };
         // As long as most texts: a file of /proc has no length, and is then read by one call and its end by another.
         let mut text = String::with_capacity(USUAL_TEXT_BYTES);
@@ -176,11 +179,7 @@ impl RootDir {
 
     /// Whether the name is a regular file. It is an error if others than root could change the file.
     pub fn has_file(&self, name: &str) -> Result<bool, FileError> {
-        match self.open_file(name, OFlag::O_RDONLY) {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        }
+        Ok(self.open_existing(name, OFlag::O_RDONLY)?.is_some())
     }
 
     /// Writes a whole file: a reader sees the old text or the new one, even after a crash at any instruction.
@@ -288,11 +287,7 @@ impl RootDir {
 
     /// Opens a file for locking, if it exists.
     pub fn existing_lock_file(&self, name: &str) -> Result<Option<File>, FileError> {
-        match self.open_file(name, OFlag::O_RDWR) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.open_existing(name, OFlag::O_RDWR)
     }
 
     /// Renames a file in this directory, replacing a file of the new name. Returns whether the file existed.
@@ -302,6 +297,10 @@ impl RootDir {
             Err(Errno::ENOENT) => Ok(false),
             Err(error) => Err(FileError::io("renaming", &self.at(from), error)),
         }
+    }
+
+    fn open_existing(&self, name: &str, flags: OFlag) -> Result<Option<File>, FileError> {
+        if_present(self.open_file(name, flags))
     }
 
     fn open_file(&self, name: &str, flags: OFlag) -> Result<File, FileError> {
@@ -321,7 +320,7 @@ impl RootDir {
             error => FileError::io("opening", &path, error),
         })?;
         let stat = fstat(&fd).map_err(|e| FileError::io("reading the attributes of", &path, e))?;
-        if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+        if !is_of_type(&stat, SFlag::S_IFREG) {
             return Err(FileError::Foreign {
                 path,
                 expected: "a plain file",
@@ -381,26 +380,15 @@ impl RootDir {
     /// A plain file of a user, to read and write, which is for programs that believe nothing in it; None if there is
     /// none of that user. The user can neither keep the opening nor put something else in its place.
     pub fn file_of(&self, name: &str, user: UserId) -> Result<Option<File>, FileError> {
-        // With O_NONBLOCK a user's lease (F_SETLEASE) refuses the opening instead of holding it up.
-        let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(error) => return Err(FileError::io("opening", &self.at(name), error)),
-        };
-        let stat = fstat(&fd)
-            .map_err(|e| FileError::io("reading the attributes of", &self.at(name), e))?;
-        let is_plain = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
-        let is_own = stat.st_uid == user.0 && stat.st_nlink == 1;
-        Ok((is_plain && is_own).then(|| File::from(fd)))
+        self.open_if(name, OFlag::O_RDWR, |stat| {
+            is_of_type(stat, SFlag::S_IFREG) && stat.st_uid == user.0 && stat.st_nlink == 1
+        })
     }
 
     /// Empties a file that is longer than `limit` bytes. Its writers must append.
     pub fn trim(&self, name: &str, limit: u64) -> Result<(), FileError> {
-        let file = match self.open_file(name, OFlag::O_WRONLY) {
-            Ok(file) => file,
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => return Err(error),
+        let Some(file) = self.open_existing(name, OFlag::O_WRONLY)? else {
+            return Ok(());
         };
         let long = file.metadata().is_ok_and(|data| data.len() > limit);
         if long {
@@ -438,7 +426,21 @@ impl RootDir {
 
     /// Opens a named pipe without waiting for writers; None if it does not exist.
     pub fn fifo(&self, name: &str) -> Result<Option<File>, FileError> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        self.open_if(name, OFlag::O_RDONLY, |stat| {
+            is_of_type(stat, SFlag::S_IFIFO)
+        })
+    }
+
+    /// Opens a file of any owner; None if it does not exist, or is not what the caller expects.
+    fn open_if(
+        &self,
+        name: &str,
+        access: OFlag,
+        is_expected: impl Fn(&FileStat) -> bool,
+    ) -> Result<Option<File>, FileError> {
+        // With O_NONBLOCK a pipe waits for no writer, and a user's lease (F_SETLEASE) refuses the opening instead of
+        // holding it up.
+        let flags = access | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::ENOENT) => return Ok(None),
@@ -446,8 +448,7 @@ impl RootDir {
         };
         let stat = fstat(&fd)
             .map_err(|e| FileError::io("reading the attributes of", &self.at(name), e))?;
-        let is_fifo = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
-        Ok(is_fifo.then(|| File::from(fd)))
+        Ok(is_expected(&stat).then(|| File::from(fd)))
     }
 
     /// The number of a character device; None if the name does not exist.
@@ -518,6 +519,14 @@ impl RootDir {
     }
 }
 
+/// What was opened; None if it does not exist.
+fn if_present<T>(opened: Result<T, FileError>) -> Result<Option<T>, FileError> {
+    match opened {
+        Err(error) if error.is_not_found() => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd, FileError> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let open = |how| openat(parent, name, flags | how, Mode::empty());
@@ -544,7 +553,11 @@ fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd,
 
 fn is_link(parent: BorrowedFd<'_>, name: &Path) -> bool {
     fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits())
+        .is_ok_and(|stat| is_of_type(&stat, SFlag::S_IFLNK))
+}
+
+fn is_of_type(stat: &FileStat, kind: SFlag) -> bool {
+    stat.st_mode & SFlag::S_IFMT.bits() == kind.bits()
 }
 
 /// Whether only root can change the file; if gpufrac runs without root, its own user. For a directory on the way a

@@ -223,9 +223,8 @@ impl Node {
         limited: bool,
     ) -> Result<Option<hami::Region>, FileError> {
         let folder = self.run.join(HAMI).join(lease.name());
-        let dir = match RootDir::open(&folder) {
-            Err(error) if error.is_not_found() => return Ok(None),
-            other => other?,
+        let Some(dir) = RootDir::find(&folder)? else {
+            return Ok(None);
         };
         let Some(file) = dir.file_of(HAMI_CACHE, lease.user_id)? else {
             return Ok(None);
@@ -240,9 +239,8 @@ impl Node {
 
     /// Removes it, even if it is open.
     pub fn remove_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
-        let dir = match RootDir::open(&self.run.join(HAMI)) {
-            Err(error) if error.is_not_found() => return Ok(()),
-            other => other?,
+        let Some(dir) = RootDir::find(&self.run.join(HAMI))? else {
+            return Ok(());
         };
         let name = lease.name();
         dir.unconfine(&name)?;
@@ -269,9 +267,8 @@ fn read_text(config: &Path) -> Result<String, NodeError> {
     ) else {
         return Err(absent());
     };
-    let dir = match RootDir::open(folder) {
-        Err(error) if error.is_not_found() => return Err(absent()),
-        other => other?,
+    let Some(dir) = RootDir::find(folder)? else {
+        return Err(absent());
     };
     dir.read(file)?.ok_or_else(absent)
 }

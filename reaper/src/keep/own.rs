@@ -109,9 +109,8 @@ struct Of {
 }
 
 fn copy(from: &Path, above: &Path, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
-    let dir = match RootDir::open(from) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        other => other?,
+    let Some(dir) = RootDir::find(from)? else {
+        return Ok(());
     };
     for name in dir.names()?.iter().filter(|name| mine(name)) {
         let text = dir.read(name)?.unwrap_or_default();

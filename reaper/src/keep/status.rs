@@ -131,9 +131,8 @@ impl OwnFiles {
             None => private::users(above)?,
         };
         for user in before.iter().filter(|user| !views.contains_key(user)) {
-            match RootDir::open(&private::own(above, *user).join(SHARED)) {
-                Err(error) if error.is_not_found() => {}
-                other => drop(other?.remove(name)?),
+            if let Some(dir) = RootDir::find(&private::own(above, *user).join(SHARED))? {
+                dir.remove(name)?;
             }
         }
         for (user, text) in views {

@@ -91,10 +91,8 @@ pub fn hold(locked: &mut LockedGpu<'_>, wanted: ComputeMode, first: bool) -> Res
 /// Errors: the driver refused, or a file could not be changed.
 pub fn restore(locked: &mut LockedGpu<'_>) -> Result<(), ModeError> {
     let gpu = &mut locked.gpu;
-    let dir = match RootDir::open(&locked.node.run.join("modes")) {
-        Ok(dir) => dir,
-        Err(error) if error.is_not_found() => return Ok(()),
-        Err(error) => return Err(error.into()),
+    let Some(dir) = RootDir::find(&locked.node.run.join("modes"))? else {
+        return Ok(());
     };
     let Some(word) = dir.read(&name(gpu))? else {
         return Ok(());

@@ -64,9 +64,8 @@ pub fn note_device(node: &Node, job_id: JobId, device: DeviceIndex) -> Result<()
 
 /// Removes the notes about a job. Errors: a file cannot be removed.
 pub fn forget(node: &Node, job_id: JobId) -> Result<(), FileError> {
-    let dir = match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        other => other?,
+    let Some(dir) = RootDir::find(&node.state.join(FOLDER))? else {
+        return Ok(());
     };
     dir.remove(&job_id.to_string())?;
     dir.remove(&of_device(job_id)).map(drop)
@@ -75,9 +74,8 @@ pub fn forget(node: &Node, job_id: JobId) -> Result<(), FileError> {
 /// The noted jobs. One whose submitter died before [`note`] has no units, and so fits no place.
 /// Errors: the folder cannot be read.
 pub fn list(node: &Node) -> Result<Vec<Reserved>, FileError> {
-    let dir = match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(Vec::new()),
-        other => other?,
+    let Some(dir) = RootDir::find(&node.state.join(FOLDER))? else {
+        return Ok(Vec::new());
     };
     let number = |name: &str| -> Result<Option<u32>, FileError> {
         let text = dir.read(name)?;

@@ -272,11 +272,9 @@ impl ControlDaemon {
 
     /// Removes the access of all other users. A closed folder stays closed, because its daemon has no limits yet.
     pub fn keep(&self, users: &[UserId]) -> Result<(), MpsError> {
-        match RootDir::open(&self.pipe()) {
-            Ok(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error.into()),
+        match RootDir::find(&self.pipe())? {
+            Some(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
+            _ => Ok(()),
         }
     }
 
@@ -335,10 +333,8 @@ impl ControlDaemon {
 
     /// Empties long logs: a daemon that always has a job never ends.
     pub fn trim_logs(&self) -> Result<(), MpsError> {
-        let dir = match RootDir::open(&self.log()) {
-            Ok(dir) => dir,
-            Err(error) if error.is_not_found() => return Ok(()),
-            Err(error) => return Err(error.into()),
+        let Some(dir) = RootDir::find(&self.log())? else {
+            return Ok(());
         };
         for name in ["control.log", "server.log"] {
             dir.trim(name, LOG_BYTES)?;
@@ -411,15 +407,12 @@ impl ControlDaemon {
         ) else {
             return Ok(left);
         };
-        match RootDir::open(&self.folder) {
-            Ok(folder) => {
-                folder.remove_all("pipe")?;
-                folder.unconfine(LOG)?;
-                folder.remove_all(LOG)?;
-            }
-            Err(error) if error.is_not_found() => return Ok(left),
-            Err(error) => return Err(error.into()),
-        }
+        let Some(folder) = RootDir::find(&self.folder)? else {
+            return Ok(left);
+        };
+        folder.remove_all("pipe")?;
+        folder.unconfine(LOG)?;
+        folder.remove_all(LOG)?;
         RootDir::open(parent)?.remove_all(name)?;
         Ok(left)
     }

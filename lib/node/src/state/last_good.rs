@@ -29,20 +29,18 @@ pub fn keep(folder: &Path, config: &Path, node: &str, text: &str) -> Result<(), 
 
 /// The copy of the text of `config`; None if there is none. Errors: a file cannot be used.
 pub fn read(folder: &Path, config: &Path, node: &str) -> Result<Option<String>, FileError> {
-    match RootDir::open(folder) {
-        Ok(dir) => dir.read(&name(config, node)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
+    let Some(dir) = RootDir::find(folder)? else {
+        return Ok(None);
+    };
+    dir.read(&name(config, node))
 }
 
 /// Removes the copy, if there is one. Errors: a file cannot be used.
 pub fn forget(folder: &Path, config: &Path, node: &str) -> Result<(), FileError> {
-    match RootDir::open(folder) {
-        Ok(dir) => dir.remove(&name(config, node)).map(drop),
-        Err(error) if error.is_not_found() => Ok(()),
-        Err(error) => Err(error),
-    }
+    let Some(dir) = RootDir::find(folder)? else {
+        return Ok(());
+    };
+    dir.remove(&name(config, node)).map(drop)
 }
 
 fn name(config: &Path, node: &str) -> String {

@@ -89,20 +89,14 @@ impl LeaseStore {
     /// Opens `<run>/leases`; refuses a folder that others than root could change.
     pub fn open(run: &Path) -> Result<LeaseStore, StoreError> {
         let path = run.join("leases");
-        match RootDir::open(&path) {
-            Ok(dir) => Ok(LeaseStore { dir }),
-            Err(error) if error.is_not_found() => Err(StoreError::Absent { path }),
-            Err(error) => Err(error.into()),
-        }
+        let dir = RootDir::find(&path)?.ok_or(StoreError::Absent { path })?;
+        Ok(LeaseStore { dir })
     }
 
     /// The copies of a user's own leases, where jobs are hidden ([`private`]); None if there are none.
     pub fn of_user(run: &Path, user: UserId) -> Result<Option<LeaseStore>, StoreError> {
-        match RootDir::open(&private::own(run, user).join("leases")) {
-            Ok(dir) => Ok(Some(LeaseStore { dir })),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let dir = RootDir::find(&private::own(run, user).join("leases"))?;
+        Ok(dir.map(|dir| LeaseStore { dir }))
     }
 
     /// The leases of a job, by number; empty if it has none.

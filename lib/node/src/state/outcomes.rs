@@ -79,9 +79,8 @@ impl Outcome {
 /// The outcomes until the last call, for the only program that counts them. A damaged line is left out.
 /// Errors: a file cannot be read, removed or renamed.
 pub fn take(node: &Node) -> Result<Vec<Outcome>, FileError> {
-    let dir = match RootDir::open(&node.run) {
-        Err(error) if error.is_not_found() => return Ok(Vec::new()),
-        other => other?,
+    let Some(dir) = RootDir::find(&node.run)? else {
+        return Ok(Vec::new());
     };
     let text = dir.read(CLOSED)?.unwrap_or_default();
     if dir.has_file(FILE)? {

@@ -17,11 +17,10 @@ pub fn remember(folder: &Path, node: &str) -> Result<(), FileError> {
 
 /// Notes that a node no longer has pools. Errors: a file cannot be removed.
 pub fn forget(folder: &Path, node: &str) -> Result<(), FileError> {
-    match RootDir::open(folder) {
-        Ok(dir) => dir.remove(node).map(drop),
-        Err(error) if error.is_not_found() => Ok(()),
-        Err(error) => Err(error),
-    }
+    let Some(dir) = RootDir::find(folder)? else {
+        return Ok(());
+    };
+    dir.remove(node).map(drop)
 }
 
 /// Whether a node has pools; without a name, whether any node of this machine has. If the files cannot be read, the

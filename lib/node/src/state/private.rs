@@ -59,12 +59,11 @@ pub fn apply(run: &Path, state: &Path, private: PrivateData) -> Result<(), FileE
     }
     set(state, "reaper", private.jobs)?;
     usage_files(state, private.hides_usage())?;
-    if !private.jobs && !private.nodes {
-        match RootDir::open(run) {
-            Ok(run) => drop(run.remove_all(OWN)?),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
+    if !private.jobs
+        && !private.nodes
+        && let Some(run) = RootDir::find(run)?
+    {
+        run.remove_all(OWN)?;
     }
     Ok(())
 }
@@ -108,9 +107,8 @@ fn open_above(above: &Path, name: &str) -> Result<(), FileError> {
 
 /// Sets the modes of the node's usage records. A new file gets the mode of the folder ([`RootDir::append`]).
 fn usage_files(state: &Path, is_private: bool) -> Result<(), FileError> {
-    let dir = match RootDir::open(state) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        other => other?,
+    let Some(dir) = RootDir::find(state)? else {
+        return Ok(());
     };
     let (folder, file) = if is_private { (PASSED, 0o600) } else { (OPEN, 0o644) };
     if dir.mode()? != folder {
@@ -146,9 +144,8 @@ pub fn make_own(above: &Path, user: UserId, name: &str) -> Result<RootDir, FileE
 
 /// The users who have a folder of their own. Errors: the folder cannot be listed.
 pub fn users(above: &Path) -> Result<Vec<UserId>, FileError> {
-    let dir = match RootDir::open(&above.join(OWN)) {
-        Err(error) if error.is_not_found() => return Ok(Vec::new()),
-        other => other?,
+    let Some(dir) = RootDir::find(&above.join(OWN))? else {
+        return Ok(Vec::new());
     };
     let users = dir.names()?.into_iter();
     Ok(users

@@ -59,10 +59,7 @@ pub fn forget(node: &Node, job: &PutBack) -> Result<(), FileError> {
 }
 
 fn folder(node: &Node) -> Result<Option<RootDir>, FileError> {
-    match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => Ok(None),
-        other => other.map(Some),
-    }
+    RootDir::find(&node.state.join(FOLDER))
 }
 
 fn parse(text: &str) -> Option<PutBack> {

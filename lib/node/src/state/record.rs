@@ -227,11 +227,8 @@ impl NodeRecord {
     /// Reads the record in a run folder, from any boot.
     pub fn read_any(run: &Path) -> Result<NodeRecord, RecordError> {
         let path = run.join(FILE);
-        let dir = match RootDir::open(run) {
-            Err(error) if error.is_not_found() => return Err(RecordError::Absent { path }),
-            other => other?,
-        };
-        let Some(text) = dir.read(FILE)? else {
+        let dir = RootDir::find(run)?;
+        let Some(text) = dir.map_or(Ok(None), |dir| dir.read(FILE))? else {
             return Err(RecordError::Absent { path });
         };
         let wrong = |source| RecordError::Text {

@@ -282,10 +282,7 @@ pub fn note_drain(node: &Node, reason: Option<&str>) -> Result<(), FileError> {
 }
 
 fn folder(node: &Node) -> Result<Option<RootDir>, FileError> {
-    match RootDir::open(&node.state.join(FOLDER)) {
-        Err(error) if error.is_not_found() => Ok(None),
-        other => other.map(Some),
-    }
+    RootDir::find(&node.state.join(FOLDER))
 }
 
 fn parse(text: Option<String>) -> Option<Stuck> {

@@ -50,9 +50,8 @@ pub enum UsageError {
 /// Errors: the file cannot be read, or is damaged.
 pub fn measured(run: &Path, key: &SliceKey) -> Result<Option<Tally>, UsageError> {
     let folder = run.join(REAPER);
-    let dir = match RootDir::open(&folder) {
-        Err(error) if error.is_not_found() => return Ok(None),
-        other => other?,
+    let Some(dir) = RootDir::find(&folder)? else {
+        return Ok(None);
     };
     let Some(text) = dir.read(TALLIES)? else {
         return Ok(None);

@@ -18,9 +18,8 @@ pub fn note(run: &Path, job_id: JobId, user_id: UserId) -> Result<(), FileError>
 
 /// Whether this user's job was noted. Errors: a file cannot be read.
 pub fn is_noted(run: &Path, job_id: JobId, user_id: UserId) -> Result<bool, FileError> {
-    let dir = match RootDir::open(&run.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(false),
-        other => other?,
+    let Some(dir) = RootDir::find(&run.join(FOLDER))? else {
+        return Ok(false);
     };
     let text = dir.read(&job_id.to_string())?;
     // Job ids start again if Slurm lost its state, so a note of another user is about another job.
@@ -29,17 +28,16 @@ pub fn is_noted(run: &Path, job_id: JobId, user_id: UserId) -> Result<bool, File
 
 /// Removes the note about a job, if there is one. Errors: a file cannot be removed.
 pub fn forget(run: &Path, job_id: JobId) -> Result<(), FileError> {
-    match RootDir::open(&run.join(FOLDER)) {
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other?.remove(&job_id.to_string()).map(drop),
-    }
+    let Some(dir) = RootDir::find(&run.join(FOLDER))? else {
+        return Ok(());
+    };
+    dir.remove(&job_id.to_string()).map(drop)
 }
 
 /// Removes all notes after a reboot. Errors: a file cannot be removed.
 pub fn forget_all(run: &Path) -> Result<(), FileError> {
-    let dir = match RootDir::open(&run.join(FOLDER)) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        other => other?,
+    let Some(dir) = RootDir::find(&run.join(FOLDER))? else {
+        return Ok(());
     };
     for name in dir.names()? {
         dir.remove(&name)?;
