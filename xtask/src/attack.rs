@@ -1,19 +1,17 @@
 //! `cargo xtask attack`: runs the attacks of a hostile user, on real Slurm.
 
-use std::path::Path;
+use anyhow::{Result, bail};
 
-use anyhow::{Context, Result, bail};
-
-use crate::suite::{self, Wanted};
+use crate::suite::Tabled;
 use lab_tasks::series::Several;
-use xtask_front::cargo::root;
 
-/// The module of the attacks in the end-to-end tests.
-const TESTS: &str = "lab::e2e attack::";
-/// The file to which each attack adds a line (`tests/lab/tests/e2e/attack.rs`).
-const VARIABLE: &str = "GPUFRAC_ATTACK_TABLE";
-/// The path of this file, below the root.
-const TABLE: &str = "target/attack.tsv";
+const ATTACKS: Tabled = Tabled {
+    tests: "lab::e2e attack::",
+    // Each attack adds a line (`tests/lab/tests/e2e/attack.rs`).
+    variable: "GPUFRAC_ATTACK_TABLE",
+    table: "target/attack.tsv",
+    without: "no attack came to its end",
+};
 
 /// The series, and whether long runs are included.
 #[derive(clap::Args)]
@@ -28,22 +26,10 @@ pub(crate) struct AttackArguments {
 /// Runs all attacks, and prints what each reached, drained and lost.
 /// Errors: an attack reached, drained or lost something.
 pub(crate) fn run(arguments: &AttackArguments) -> Result<()> {
-    let path = root().join(TABLE);
-    if path.exists() {
-        std::fs::remove_file(&path).with_context(|| format!("removing {TABLE} failed"))?;
-    }
-    let variables = vec![(VARIABLE, path.clone().into())];
-    let wanted = Wanted::named(TESTS, arguments.slurm.or_all(), arguments.full, variables);
-    let tested = suite::test(&wanted);
-    print_table(&path)?;
-    tested
+    ATTACKS.run(&arguments.slurm, arguments.full, print_table)
 }
 
-fn print_table(path: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("no attack came to its end: reading {TABLE} failed"))?;
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.sort_unstable();
+fn print_table(lines: &[&str]) -> Result<()> {
     println!(
         "{:<46} {:>6} {:>8} {:>8} {:>6}",
         "attack", "series", "reached", "drained", "lost"
@@ -51,7 +37,8 @@ fn print_table(path: &Path) -> Result<()> {
     for line in lines {
         let [name, series, reached, drained, lost] = line.split('\t').collect::<Vec<_>>()[..]
         else {
-            bail!("a line of {TABLE} has not five fields: {line:?}");
+            let table = ATTACKS.table;
+            bail!("a line of {table} has not five fields: {line:?}");
         };
         println!("{name:<46} {series:>6} {reached:>8} {drained:>8} {lost:>6}");
     }

@@ -1,19 +1,17 @@
 //! `cargo xtask mistakes`: runs common mistakes of admins, on real Slurm.
 
-use std::path::Path;
+use anyhow::{Result, bail};
 
-use anyhow::{Context, Result, bail};
-
-use crate::suite::{self, Wanted};
+use crate::suite::Tabled;
 use lab_tasks::series::Several;
-use xtask_front::cargo::root;
 
-/// The module of the mistakes in the end-to-end tests.
-const TESTS: &str = "lab::e2e mistakes::";
-/// The file to which each mistake adds a line (`tests/lab/tests/e2e/mistakes.rs`).
-const VARIABLE: &str = "GPUFRAC_MISTAKES_TABLE";
-/// The path of this file, below the root.
-const TABLE: &str = "target/mistakes.tsv";
+const MISTAKES: Tabled = Tabled {
+    tests: "lab::e2e mistakes::",
+    // Each mistake adds a line (`tests/lab/tests/e2e/mistakes.rs`).
+    variable: "GPUFRAC_MISTAKES_TABLE",
+    table: "target/mistakes.tsv",
+    without: "no mistake was made to its end",
+};
 
 /// The series of Slurm.
 #[derive(clap::Args)]
@@ -25,29 +23,18 @@ pub(crate) struct MistakesArguments {
 /// Makes all mistakes, and prints the outcome of each.
 /// Errors: gpufrac did not name a mistake, or something was lost or had no cure.
 pub(crate) fn run(arguments: &MistakesArguments) -> Result<()> {
-    let path = root().join(TABLE);
-    if path.exists() {
-        std::fs::remove_file(&path).with_context(|| format!("removing {TABLE} failed"))?;
-    }
-    let variables = vec![(VARIABLE, path.clone().into())];
-    let wanted = Wanted::named(TESTS, arguments.slurm.or_all(), true, variables);
-    let tested = suite::test(&wanted);
-    print_table(&path)?;
-    tested
+    MISTAKES.run(&arguments.slurm, true, print_table)
 }
 
-fn print_table(path: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("no mistake was made to its end: reading {TABLE} failed"))?;
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.sort_unstable();
+fn print_table(lines: &[&str]) -> Result<()> {
     println!(
         "mistake | series | check said (exit status) | the user saw | drained | lost | way out"
     );
     for line in lines {
         let fields: Vec<&str> = line.split('\t').collect();
         let [_, _, _, _, _, _, _] = fields[..] else {
-            bail!("a line of {TABLE} has not seven fields: {line:?}");
+            let table = MISTAKES.table;
+            bail!("a line of {table} has not seven fields: {line:?}");
         };
         println!("{}", fields.join(" | "));
     }

@@ -78,21 +78,45 @@ pub(crate) struct Wanted {
     variables: Vec<(&'static str, OsString)>,
 }
 
-impl Wanted {
-    /// Runs the tests whose names contain `name`, on these series of Slurm, with further variables.
-    pub(crate) fn named(
-        name: &str,
-        slurm: Several,
+/// End-to-end tests that add lines to a table.
+pub(crate) struct Tabled {
+    /// Their module.
+    pub(crate) tests: &'static str,
+    /// The variable with the path of the table, for the tests.
+    pub(crate) variable: &'static str,
+    /// The path of the table, below the root.
+    pub(crate) table: &'static str,
+    /// Why no table was written.
+    pub(crate) without: &'static str,
+}
+
+impl Tabled {
+    /// Runs the tests on these series of Slurm or on all, and prints the sorted lines of their table.
+    /// Errors: a test failed, or there is no table.
+    pub(crate) fn run(
+        &self,
+        slurm: &Several,
         full: bool,
-        variables: Vec<(&'static str, OsString)>,
-    ) -> Self {
-        Self {
-            slurm,
+        print: impl FnOnce(&[&str]) -> Result<()>,
+    ) -> Result<()> {
+        let table = self.table;
+        let path = root().join(table);
+        if path.exists() {
+            std::fs::remove_file(&path).with_context(|| format!("removing {table} failed"))?;
+        }
+        let tested = test(&Wanted {
+            slurm: slurm.or_all(),
             full,
             seed: None,
-            name: Some(name.to_owned()),
-            variables,
-        }
+            name: Some(self.tests.to_owned()),
+            variables: vec![(self.variable, path.clone().into())],
+        });
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("{}: reading {table} failed", self.without))?;
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        print(&lines)?;
+        tested
     }
 }
 
