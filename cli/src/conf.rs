@@ -11,6 +11,7 @@ use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::{HEADINGS, Served};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
+use gpufrac_page::table::columns;
 use gpufrac_slurm_settings::propose::{self, Gpus};
 use gpufrac_slurm_settings::{self as settings, Here, Sources};
 
@@ -35,15 +36,13 @@ fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
     let seen = if node.has_pools() { init::gpus_of(&node) } else { None };
     let settings = settings::gather(&Sources {
         slurm_conf: args.slurm_conf.clone(),
-        config: None,
         host: args.slurm_conf.is_none(),
-        this_node_alone: false,
-        limits: false,
         here: node.has_pools().then(|| Here {
             node: &node.name,
             gpus: seen,
             uses_mps: false,
         }),
+        ..Sources::default()
     });
     init::are_text(&settings)?;
     if settings.files.is_none() {
@@ -175,24 +174,8 @@ fn table(geometry: &Geometry, pools: &[&Pool]) -> String {
 
 /// Lines of cells as comments, each column as wide as its widest cell.
 pub fn comments(lines: &[Vec<String>]) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns)
-        .map(|at| {
-            lines
-                .iter()
-                .filter_map(|line| Some(line.get(at)?.len()))
-                .max()
-        })
-        .map(Option::unwrap_or_default)
-        .collect();
-    let line = |cells: &Vec<String>| {
-        let cells = cells.iter().zip(&widths);
-        let cells: Vec<String> = cells
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
-        format!("# {}\n", cells.join("  ").trim_end())
-    };
-    lines.iter().map(line).collect()
+    let lines = columns(lines).into_iter();
+    lines.map(|line| format!("# {line}\n")).collect()
 }
 
 fn lines_of(

@@ -102,9 +102,7 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
     let seen = gpus_of(node);
     settings::gather(&Sources {
         slurm_conf: args.slurm_conf.clone(),
-        config: None,
         host: args.slurm_conf.is_none(),
-        this_node_alone: false,
         limits: true,
         // If `init` runs on slurmctld's host for another node, this host's settings do not count.
         here: (seen.is_some() || environment::host_name() == node.name).then(|| Here {
@@ -112,6 +110,7 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
             gpus: seen,
             uses_mps: false,
         }),
+        ..Sources::default()
     })
 }
 
