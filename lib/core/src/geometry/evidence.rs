@@ -33,192 +33,52 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// The evidence of a model: for memory and multiprocessors of its plain profiles, by their names, and for their
-/// positions.
-struct Rows {
-    model: &'static str,
-    figures: &'static [(&'static str, Evidence)],
-    positions: Evidence,
-}
+/// A model; the plain profiles, by their compute slices, whose memory and multiprocessors are assumed, where nvidia-smi
+/// printed those of all others; and the evidence for their positions.
+type Row = (&'static str, &'static [u8], Evidence);
 
-const ROWS: [Rows; 13] = {
+const ROWS: [Row; 13] = {
     use Evidence::{Assumed, Manual, NvidiaSmi};
     [
-        Rows {
-            model: "A30-24",
-            figures: &[
-                ("1g.6gb", NvidiaSmi),
-                ("2g.12gb", NvidiaSmi),
-                ("4g.24gb", NvidiaSmi),
-            ],
-            positions: NvidiaSmi,
-        },
-        Rows {
-            model: "A100-40",
-            figures: &[
-                ("1g.5gb", NvidiaSmi),
-                ("1g.10gb", NvidiaSmi),
-                ("2g.10gb", NvidiaSmi),
-                ("3g.20gb", NvidiaSmi),
-                ("4g.20gb", NvidiaSmi),
-                ("7g.40gb", NvidiaSmi),
-            ],
-            positions: Manual,
-        },
-        Rows {
-            model: "A100-80",
-            figures: &[
-                ("1g.10gb", NvidiaSmi),
-                ("1g.20gb", NvidiaSmi),
-                ("2g.20gb", NvidiaSmi),
-                ("3g.40gb", NvidiaSmi),
-                ("4g.40gb", NvidiaSmi),
-                ("7g.80gb", NvidiaSmi),
-            ],
-            positions: Manual,
-        },
-        Rows {
-            model: "H100-80",
-            figures: &[
-                ("1g.10gb", NvidiaSmi),
-                ("1g.20gb", NvidiaSmi),
-                ("2g.20gb", NvidiaSmi),
-                ("3g.40gb", NvidiaSmi),
-                ("4g.40gb", NvidiaSmi),
-                ("7g.80gb", NvidiaSmi),
-            ],
-            positions: Manual,
-        },
+        ("A30-24", &[], NvidiaSmi),
+        ("A100-40", &[], Manual),
+        ("A100-80", &[], Manual),
+        ("H100-80", &[], Manual),
         // NVL: the positions of H100-80.
-        Rows {
-            model: "H100-94",
-            figures: &[
-                ("1g.12gb", NvidiaSmi),
-                ("1g.24gb", NvidiaSmi),
-                ("2g.24gb", NvidiaSmi),
-                ("3g.47gb", NvidiaSmi),
-                ("4g.47gb", NvidiaSmi),
-                ("7g.94gb", NvidiaSmi),
-            ],
-            positions: Assumed,
-        },
-        Rows {
-            model: "H100-96",
-            figures: &[
-                ("1g.12gb", NvidiaSmi),
-                ("1g.24gb", NvidiaSmi),
-                ("2g.24gb", NvidiaSmi),
-                ("3g.48gb", NvidiaSmi),
-                ("4g.48gb", NvidiaSmi),
-                ("7g.96gb", NvidiaSmi),
-            ],
-            positions: Assumed,
-        },
+        ("H100-94", &[], Assumed),
+        ("H100-96", &[], Assumed),
         // Of 3g, 4g and 7g the names alone are known: multiples of the memory of 2g.
-        Rows {
-            model: "GH200-144",
-            figures: &[
-                ("1g.18gb", NvidiaSmi),
-                ("1g.36gb", NvidiaSmi),
-                ("2g.36gb", NvidiaSmi),
-                ("3g.72gb", Assumed),
-                ("4g.72gb", Assumed),
-                ("7g.144gb", Assumed),
-            ],
-            positions: Assumed,
-        },
+        ("GH200-144", &[3, 4, 7], Assumed),
         // No -lgipp was found: its profile ids are those of H100-80, and so are the positions.
-        Rows {
-            model: "H200-141",
-            figures: &[
-                ("1g.18gb", NvidiaSmi),
-                ("1g.35gb", NvidiaSmi),
-                ("2g.35gb", NvidiaSmi),
-                ("3g.71gb", NvidiaSmi),
-                ("4g.71gb", NvidiaSmi),
-                ("7g.141gb", NvidiaSmi),
-            ],
-            positions: Assumed,
-        },
+        ("H200-141", &[], Assumed),
         // Of 3g, 4g and 7g the names alone are known: twice and four times the memory of 2g, and 18 multiprocessors a
         // slice. That is too few for 7g: three 2g and a 1g with double memory were captured with 138 together.
-        Rows {
-            model: "B200-180",
-            figures: &[
-                ("1g.23gb", NvidiaSmi),
-                ("1g.45gb", NvidiaSmi),
-                ("2g.45gb", NvidiaSmi),
-                ("3g.90gb", Assumed),
-                ("4g.90gb", Assumed),
-                ("7g.180gb", Assumed),
-            ],
-            positions: Assumed,
-        },
-        Rows {
-            model: "GB200-186",
-            figures: &[
-                ("1g.23gb", NvidiaSmi),
-                ("1g.47gb", NvidiaSmi),
-                ("2g.47gb", NvidiaSmi),
-                ("3g.93gb", Assumed),
-                ("4g.93gb", Assumed),
-                ("7g.186gb", Assumed),
-            ],
-            positions: Assumed,
-        },
+        ("B200-180", &[3, 4, 7], Assumed),
+        ("GB200-186", &[3, 4, 7], Assumed),
         // Names and counts alone are known, from the configurations of NVIDIA/mig-parted.
-        Rows {
-            model: "B300-269",
-            figures: &[
-                ("1g.34gb", Assumed),
-                ("1g.67gb", Assumed),
-                ("2g.67gb", Assumed),
-                ("3g.135gb", Assumed),
-                ("4g.135gb", Assumed),
-                ("7g.269gb", Assumed),
-            ],
-            positions: Assumed,
-        },
-        Rows {
-            model: "GB300-278",
-            figures: &[
-                ("1g.35gb", Assumed),
-                ("1g.70gb", Assumed),
-                ("2g.70gb", Assumed),
-                ("3g.139gb", Assumed),
-                ("4g.139gb", Assumed),
-                ("7g.278gb", Assumed),
-            ],
-            positions: Assumed,
-        },
-        Rows {
-            model: "RTX-PRO-6000-96",
-            figures: &[
-                ("1g.24gb", NvidiaSmi),
-                ("2g.48gb", NvidiaSmi),
-                ("4g.96gb", NvidiaSmi),
-            ],
-            positions: NvidiaSmi,
-        },
+        ("B300-269", &[1, 2, 3, 4, 7], Assumed),
+        ("GB300-278", &[1, 2, 3, 4, 7], Assumed),
+        ("RTX-PRO-6000-96", &[], NvidiaSmi),
     ]
 };
 
-fn rows(model: &str) -> Option<&'static Rows> {
-    ROWS.iter().find(|rows| rows.model == model)
+fn row(model: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|(name, ..)| *name == model)
 }
 
 impl Geometry {
     /// The evidence for memory and multiprocessors of a plain profile of a built-in model.
     pub fn evidence_of_figures(model: &str, profile: &str) -> Option<Evidence> {
-        let mut figures = rows(model)?.figures.iter();
-        figures
-            .find(|(name, _)| *name == profile)
-            .map(|(_, evidence)| *evidence)
+        let (_, assumed, _) = row(model)?;
+        let profiles = Geometry::builtin(model)?.profiles;
+        let mut plain = profiles.iter().filter(|found| found.is_plain());
+        let slices = plain.find(|found| found.name == profile)?.compute_slices;
+        Some(if assumed.contains(&slices) { Evidence::Assumed } else { Evidence::NvidiaSmi })
     }
 
     /// The evidence for the positions of a built-in model.
     pub fn evidence_of_positions(model: &str) -> Option<Evidence> {
-        Some(rows(model)?.positions)
+        row(model).map(|(.., positions)| *positions)
     }
 }
 
@@ -239,16 +99,19 @@ mod tests {
                 .profiles
                 .iter()
                 .filter(|profile| profile.is_plain());
-            let mut names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
-            let mut known: Vec<&str> = rows(model)
-                .unwrap()
-                .figures
-                .iter()
-                .map(|(name, _)| *name)
-                .collect();
-            names.sort_unstable();
-            known.sort_unstable();
-            assert_eq!(known, names, "{model}");
+            for profile in plain {
+                let evidence = Geometry::evidence_of_figures(model, &profile.name);
+                assert!(evidence.is_some(), "{model} {}", profile.name);
+            }
+            assert!(Geometry::evidence_of_positions(model).is_some(), "{model}");
+            // A row of no profile would say nothing.
+            for slices in row(model).unwrap().1 {
+                let mut profiles = geometry.profiles.iter();
+                assert!(
+                    profiles.any(|profile| profile.compute_slices == *slices),
+                    "{model} {slices}g"
+                );
+            }
         }
         assert_eq!(ROWS.len(), Geometry::builtin_names().len());
     }
@@ -256,12 +119,14 @@ mod tests {
     #[test]
     fn each_measured_fact_has_its_file() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measured");
-        let all = ROWS.iter().flat_map(|rows| {
-            let figures = rows.figures.iter().map(|(_, evidence)| *evidence);
-            figures.chain([rows.positions])
+        let all = Geometry::builtin_names().iter().flat_map(|model| {
+            let profiles = Geometry::builtin(model).unwrap().profiles.into_iter();
+            let figures =
+                profiles.map(|profile| Geometry::evidence_of_figures(model, &profile.name));
+            figures.chain([Geometry::evidence_of_positions(model)])
         });
         for evidence in all {
-            if let Evidence::Measured(file) = evidence {
+            if let Some(Evidence::Measured(file)) = evidence {
                 assert!(folder.join(file).is_file(), "{file}");
             }
         }
