@@ -4,36 +4,62 @@ use std::path::PathBuf;
 
 use nvml_wrapper::error::NvmlError as WrapperError;
 
-/// NVML's return codes, by the names of nvml.h without `NVML_ERROR_`.
-pub mod codes {
-    #![allow(missing_docs, reason = "nvml.h describes them")]
+/// Each code: its name and number, its word, and the error that nvml-wrapper makes of it, if it knows the code.
+macro_rules! codes {
+    ($($name:ident = $code:literal, $word:literal $(, $wrapped:ident)?;)*) => {
+        /// NVML's return codes, by the names of nvml.h without `NVML_ERROR_`.
+        pub mod codes {
+            #![allow(missing_docs, reason = "nvml.h describes them")]
 
-    pub const SUCCESS: u32 = 0;
-    pub const UNINITIALIZED: u32 = 1;
-    pub const INVALID_ARGUMENT: u32 = 2;
-    pub const NOT_SUPPORTED: u32 = 3;
-    pub const NO_PERMISSION: u32 = 4;
-    pub const NOT_FOUND: u32 = 6;
-    pub const INSUFFICIENT_SIZE: u32 = 7;
-    pub const DRIVER_NOT_LOADED: u32 = 9;
-    pub const TIMEOUT: u32 = 10;
-    pub const IRQ_ISSUE: u32 = 11;
-    pub const LIBRARY_NOT_FOUND: u32 = 12;
-    pub const FUNCTION_NOT_FOUND: u32 = 13;
-    pub const CORRUPTED_INFOROM: u32 = 14;
-    pub const GPU_IS_LOST: u32 = 15;
-    pub const RESET_REQUIRED: u32 = 16;
-    pub const OPERATING_SYSTEM: u32 = 17;
-    pub const LIB_RM_VERSION_MISMATCH: u32 = 18;
-    pub const IN_USE: u32 = 19;
-    pub const MEMORY: u32 = 20;
-    pub const NO_DATA: u32 = 21;
-    pub const INSUFFICIENT_RESOURCES: u32 = 23;
-    pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
-    pub const NOT_READY: u32 = 27;
-    pub const GPU_NOT_FOUND: u32 = 28;
-    pub const INVALID_STATE: u32 = 29;
-    pub const UNKNOWN: u32 = 999;
+            pub const SUCCESS: u32 = 0;
+            $(pub const $name: u32 = $code;)*
+        }
+
+        /// A word for a return code; `error` for one that nvml.h does not have.
+        pub fn code_name(code: u32) -> &'static str {
+            match code {
+                $(codes::$name => $word,)*
+                _ => "error",
+            }
+        }
+
+        /// The return code behind an error of nvml-wrapper.
+        pub(super) fn code_of(error: &WrapperError) -> u32 {
+            match error {
+                $($(WrapperError::$wrapped { .. } => codes::$name,)?)*
+                WrapperError::UnexpectedVariant(code) => *code,
+                _ => codes::UNKNOWN,
+            }
+        }
+    };
+}
+
+codes! {
+    UNINITIALIZED = 1, "not initialised", Uninitialized;
+    INVALID_ARGUMENT = 2, "invalid argument", InvalidArg;
+    NOT_SUPPORTED = 3, "not supported", NotSupported;
+    NO_PERMISSION = 4, "no permission", NoPermission;
+    NOT_FOUND = 6, "not found", NotFound;
+    INSUFFICIENT_SIZE = 7, "insufficient size", InsufficientSize;
+    DRIVER_NOT_LOADED = 9, "driver not loaded", DriverNotLoaded;
+    TIMEOUT = 10, "timeout", Timeout;
+    IRQ_ISSUE = 11, "interrupt issue", IrqIssue;
+    LIBRARY_NOT_FOUND = 12, "library not found", LibraryNotFound;
+    FUNCTION_NOT_FOUND = 13, "function not found", FunctionNotFound;
+    CORRUPTED_INFOROM = 14, "corrupted infoROM", CorruptedInfoROM;
+    GPU_IS_LOST = 15, "GPU is lost", GpuLost;
+    RESET_REQUIRED = 16, "reset required", ResetRequired;
+    OPERATING_SYSTEM = 17, "blocked by the operating system", OperatingSystem;
+    LIB_RM_VERSION_MISMATCH = 18, "driver and library versions differ", LibRmVersionMismatch;
+    IN_USE = 19, "in use", InUse;
+    MEMORY = 20, "insufficient memory", InsufficientMemory;
+    NO_DATA = 21, "no data", NoData;
+    INSUFFICIENT_RESOURCES = 23, "insufficient resources";
+    ARGUMENT_VERSION_MISMATCH = 25, "argument version mismatch";
+    NOT_READY = 27, "not ready";
+    GPU_NOT_FOUND = 28, "GPU not found";
+    INVALID_STATE = 29, "invalid state";
+    UNKNOWN = 999, "unknown error";
 }
 
 /// The function that makes GPU instances.
@@ -191,65 +217,6 @@ fn is_load_failure(error: &WrapperError) -> bool {
             | WrapperError::NulError(_)
             | WrapperError::Utf8Error(_)
     )
-}
-
-/// The return code behind an error of nvml-wrapper.
-pub(super) fn code_of(error: &WrapperError) -> u32 {
-    match error {
-        WrapperError::Uninitialized => codes::UNINITIALIZED,
-        WrapperError::InvalidArg => codes::INVALID_ARGUMENT,
-        WrapperError::NotSupported => codes::NOT_SUPPORTED,
-        WrapperError::NoPermission => codes::NO_PERMISSION,
-        WrapperError::NotFound => codes::NOT_FOUND,
-        WrapperError::InsufficientSize(_) => codes::INSUFFICIENT_SIZE,
-        WrapperError::DriverNotLoaded => codes::DRIVER_NOT_LOADED,
-        WrapperError::Timeout => codes::TIMEOUT,
-        WrapperError::IrqIssue => codes::IRQ_ISSUE,
-        WrapperError::LibraryNotFound => codes::LIBRARY_NOT_FOUND,
-        WrapperError::FunctionNotFound => codes::FUNCTION_NOT_FOUND,
-        WrapperError::CorruptedInfoROM => codes::CORRUPTED_INFOROM,
-        WrapperError::GpuLost => codes::GPU_IS_LOST,
-        WrapperError::ResetRequired => codes::RESET_REQUIRED,
-        WrapperError::OperatingSystem => codes::OPERATING_SYSTEM,
-        WrapperError::LibRmVersionMismatch => codes::LIB_RM_VERSION_MISMATCH,
-        WrapperError::InUse => codes::IN_USE,
-        WrapperError::InsufficientMemory => codes::MEMORY,
-        WrapperError::NoData => codes::NO_DATA,
-        WrapperError::UnexpectedVariant(code) => *code,
-        _ => codes::UNKNOWN,
-    }
-}
-
-/// A word for a return code; `error` for one that nvml.h does not have.
-pub fn code_name(code: u32) -> &'static str {
-    match code {
-        codes::UNINITIALIZED => "not initialised",
-        codes::INVALID_ARGUMENT => "invalid argument",
-        codes::NOT_SUPPORTED => "not supported",
-        codes::NO_PERMISSION => "no permission",
-        codes::NOT_FOUND => "not found",
-        codes::INSUFFICIENT_SIZE => "insufficient size",
-        codes::DRIVER_NOT_LOADED => "driver not loaded",
-        codes::TIMEOUT => "timeout",
-        codes::IRQ_ISSUE => "interrupt issue",
-        codes::LIBRARY_NOT_FOUND => "library not found",
-        codes::FUNCTION_NOT_FOUND => "function not found",
-        codes::CORRUPTED_INFOROM => "corrupted infoROM",
-        codes::GPU_IS_LOST => "GPU is lost",
-        codes::RESET_REQUIRED => "reset required",
-        codes::OPERATING_SYSTEM => "blocked by the operating system",
-        codes::LIB_RM_VERSION_MISMATCH => "driver and library versions differ",
-        codes::IN_USE => "in use",
-        codes::MEMORY => "insufficient memory",
-        codes::NO_DATA => "no data",
-        codes::INSUFFICIENT_RESOURCES => "insufficient resources",
-        codes::ARGUMENT_VERSION_MISMATCH => "argument version mismatch",
-        codes::NOT_READY => "not ready",
-        codes::GPU_NOT_FOUND => "GPU not found",
-        codes::INVALID_STATE => "invalid state",
-        codes::UNKNOWN => "unknown error",
-        _ => "error",
-    }
 }
 
 #[cfg(test)]
