@@ -64,6 +64,8 @@ codes! {
 
 /// The function that makes GPU instances.
 const CREATE_GPU_INSTANCE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+/// The function that gives a GPU's handle.
+pub(super) const GET_GPU: &str = "nvmlDeviceGetHandleByPciBusId_v2";
 
 /// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +113,11 @@ impl NvmlError {
 
     pub(super) fn has_code(&self, wanted: &[u32]) -> bool {
         self.code().is_some_and(|code| wanted.contains(&code))
+    }
+
+    /// Whether the call was for the GPU's handle, which the first call on a GPU needs.
+    pub(super) fn is_of_gpu(&self) -> bool {
+        matches!(self, NvmlError::Call { call: GET_GPU, .. })
     }
 
     /// Whether the instance is still in use.

@@ -1,21 +1,16 @@
 //! The MIG instances of a GPU: list, create, destroy.
 
-use std::ffi::CString;
-use std::ptr::null_mut;
-
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::{Geometry, Placement};
 use gpufrac_core::lease::MigSlice;
-use nvml_wrapper::Device;
 
 use crate::error::codes;
-use crate::geometry::placement_of;
+use crate::single::{ComputeInstanceHandle, ComputeInstanceInfo, DeviceHandle, GpuInstanceHandle};
 use crate::{Gpu, NvmlError, call, ffi};
 
 /// The most compute instances of a GPU instance.
 const COMPUTE_INSTANCES_MAX: u32 = 8;
-/// More than the most GPU instances of a GPU.
-const GPU_INSTANCES_MAX: usize = 64;
+
 /// An existing GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
@@ -44,7 +39,7 @@ impl Instance {
 /// A new GPU instance, without a compute instance.
 pub struct NewInstance<'g> {
     gpu: &'g Gpu<'g>,
-    gi: ffi::nvmlGpuInstance_t,
+    gi: GpuInstanceHandle<'g>,
     /// The GPU instance id.
     pub gi_id: u32,
 }
@@ -52,7 +47,7 @@ pub struct NewInstance<'g> {
 /// An existing GPU instance, by a handle. It must be dropped before the GPU's lock is.
 pub struct Standing<'g> {
     gpu: &'g Gpu<'g>,
-    gi: ffi::nvmlGpuInstance_t,
+    gi: GpuInstanceHandle<'g>,
     /// Its id, profile and position.
     pub instance: Instance,
 }
@@ -60,12 +55,12 @@ pub struct Standing<'g> {
 /// A MIG device, which is a compute instance as CUDA sees it.
 pub struct MigHandle<'g> {
     gpu: &'g Gpu<'g>,
-    handle: ffi::nvmlDevice_t,
+    handle: DeviceHandle<'g>,
     /// `MIG-...`
     pub uuid: String,
 }
 
-impl Gpu<'_> {
+impl<'s> Gpu<'s> {
     /// All GPU instances, also those without a compute instance, which the enumeration of MIG devices does not show.
     pub fn instances(&self, geometry: &Geometry) -> Result<Vec<Instance>, NvmlError> {
         let mut found: Vec<Instance> = Vec::new();
@@ -79,20 +74,13 @@ impl Gpu<'_> {
 
     /// The GPU instances of one profile id.
     pub fn instances_of(&self, profile_id: u32) -> Result<Vec<Instance>, NvmlError> {
-        // NVML assumes that the array has room for all instances of the profile.
-        let mut handles: Vec<ffi::nvmlGpuInstance_t> = vec![null_mut(); GPU_INSTANCES_MAX];
-        let mut count = GPU_INSTANCES_MAX as u32;
-        let listed = call!(
-            self,
-            nvmlDeviceGetGpuInstances(self.handle()?, profile_id, handles.as_mut_ptr(), &mut count)
-        );
-        match listed {
-            // MIG mode is off: no instance exists.
-            Err(error) if error.has_code(&[codes::NOT_SUPPORTED]) => return Ok(Vec::new()),
-            other => other?,
-        }
+        // MIG mode is off: no instance exists.
+        let handles = absent(
+            self.calls().gpu_instances(profile_id),
+            &[codes::NOT_SUPPORTED],
+        )?;
         let mut found = Vec::new();
-        for &handle in handles.iter().take(count as usize) {
+        for handle in handles.unwrap_or_default() {
             // None if the instance was destroyed between both calls. Other programs of gpufrac change no instance
             // under this lock, but an admin may.
             found.extend(self.instance_of(handle)?);
@@ -100,61 +88,29 @@ impl Gpu<'_> {
         Ok(found)
     }
 
-    fn instance_of(&self, gi: ffi::nvmlGpuInstance_t) -> Result<Option<Instance>, NvmlError> {
-        let mut info = ffi::nvmlGpuInstanceInfo_t {
-            device: null_mut(),
-            id: 0,
-            profileId: 0,
-            placement: ffi::nvmlGpuInstancePlacement_t { start: 0, size: 0 },
-        };
-        match call!(self, nvmlGpuInstanceGetInfo(gi, &mut info)) {
-            Ok(()) => Ok(Some(Instance {
-                gi_id: info.id,
-                profile_id: info.profileId,
-                placement: placement_of(&info.placement),
-            })),
-            Err(error) if error.has_code(&[codes::NOT_FOUND]) => Ok(None),
-            Err(error) => Err(error),
-        }
+    fn instance_of(&self, gi: GpuInstanceHandle<'s>) -> Result<Option<Instance>, NvmlError> {
+        absent(self.calls().gpu_instance_info(gi), &[codes::NOT_FOUND])
     }
 
-    fn gi_handle(&self, gi_id: u32) -> Result<Option<ffi::nvmlGpuInstance_t>, NvmlError> {
-        let mut gi = null_mut();
-        match call!(
-            self,
-            nvmlDeviceGetGpuInstanceById(self.handle()?, gi_id, &mut gi)
-        ) {
-            Ok(()) => Ok(Some(gi)),
-            // MIG mode is off, so no instance exists; or the id is none that this GPU can have.
-            Err(error)
-                if error.has_code(&[
-                    codes::NOT_FOUND,
-                    codes::NOT_SUPPORTED,
-                    codes::INVALID_ARGUMENT,
-                ]) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
+    fn gi_handle(&self, gi_id: u32) -> Result<Option<GpuInstanceHandle<'s>>, NvmlError> {
+        // MIG mode is off, so no instance exists; or the id is none that this GPU can have.
+        let none = [
+            codes::NOT_FOUND,
+            codes::NOT_SUPPORTED,
+            codes::INVALID_ARGUMENT,
+        ];
+        absent(self.calls().gpu_instance_by_id(gi_id), &none)
     }
 
     fn ci_handle(
         &self,
-        gi: ffi::nvmlGpuInstance_t,
+        gi: GpuInstanceHandle<'s>,
         ci_id: u32,
-    ) -> Result<Option<ffi::nvmlComputeInstance_t>, NvmlError> {
-        let mut ci = null_mut();
-        match call!(
-            self,
-            nvmlGpuInstanceGetComputeInstanceById(gi, ci_id, &mut ci)
-        ) {
-            Ok(()) => Ok(Some(ci)),
-            // nvml.h has a code for an id that is not used, and one for an id that is invalid: drivers may call those
-            // so that an instance of this size cannot have.
-            Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => Ok(None),
-            Err(error) => Err(error),
-        }
+    ) -> Result<Option<ComputeInstanceHandle<'s>>, NvmlError> {
+        // nvml.h has a code for an id that is not used, and one for an id that is invalid: drivers may call those so
+        // that an instance of this size cannot have.
+        let none = [codes::NOT_FOUND, codes::INVALID_ARGUMENT];
+        absent(self.calls().compute_instance_by_id(gi, ci_id), &none)
     }
 
     /// The GPU instance with this id; None if there is none.
@@ -174,55 +130,43 @@ impl Gpu<'_> {
     fn mig_of(
         &self,
         gi_id: u32,
-        info: &ffi::nvmlComputeInstanceInfo_t,
+        info: &ComputeInstanceInfo<'s>,
     ) -> Result<MigHandle<'_>, NvmlError> {
         // nvml.h calls `device` the parent, but NVIDIA's device plugin for Kubernetes uses it as the MIG device. If
         // it is the MIG device, no further call is needed; the other ways take seconds when many programs ask at the
         // same time.
-        if !info.device.is_null() && info.device != self.handle()? {
+        if !info.device.0.is_null() && info.device.0 != self.handle()? {
             let named = self.mig_behind(info.device)?;
             if named.uuid.starts_with("MIG-") {
                 return Ok(named);
             }
         }
-        match self.mig_by_name(gi_id, info.id)? {
+        match self.mig_by_name(gi_id, info.ci_id)? {
             Some(device) => Ok(device),
-            None => self.mig_by_walk(gi_id, info.id),
+            None => self.mig_by_walk(gi_id, info.ci_id),
         }
     }
 
-    fn mig_behind(&self, handle: ffi::nvmlDevice_t) -> Result<MigHandle<'_>, NvmlError> {
-        // SAFETY: NVML gave the handle a moment ago, and its library outlives the device.
-        let device = unsafe { Device::new(handle, self.session.nvml()?) };
-        let uuid = device.uuid();
-        let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
+    fn mig_behind(&self, handle: DeviceHandle<'s>) -> Result<MigHandle<'_>, NvmlError> {
         Ok(MigHandle {
             gpu: self,
             handle,
-            uuid,
+            uuid: self.calls().uuid(handle)?,
         })
     }
 
     /// The MIG device by the name that it had before MIG devices had UUIDs; None if the driver does not know such
     /// names.
     fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle<'_>>, NvmlError> {
-        let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
+        let name = format!("MIG-{}/{gi_id}/{ci_id}", self.uuid);
+        let none = [
+            codes::NOT_FOUND,
+            codes::INVALID_ARGUMENT,
+            codes::NOT_SUPPORTED,
+        ];
+        let Some(device) = absent(self.calls().by_uuid(&name), &none)? else {
             return Ok(None);
         };
-        let mut device = null_mut();
-        match call!(self, nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device)) {
-            Ok(()) => {}
-            Err(error)
-                if error.has_code(&[
-                    codes::NOT_FOUND,
-                    codes::INVALID_ARGUMENT,
-                    codes::NOT_SUPPORTED,
-                ]) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        }
         let device = self.mig_behind(device)?;
         Ok(Some(device).filter(|device| device.uuid.starts_with("MIG-")))
     }
@@ -237,8 +181,8 @@ impl Gpu<'_> {
                 continue;
             };
             let (mut its_gi, mut its_ci) = (u32::MAX, u32::MAX);
-            let ids = call!(self, nvmlDeviceGetGpuInstanceId(mig, &mut its_gi))
-                .and_then(|()| call!(self, nvmlDeviceGetComputeInstanceId(mig, &mut its_ci)));
+            let ids = call!(self, nvmlDeviceGetGpuInstanceId(mig.0, &mut its_gi))
+                .and_then(|()| call!(self, nvmlDeviceGetComputeInstanceId(mig.0, &mut its_ci)));
             match ids {
                 // The instance was destroyed between the calls, by an admin who works on another instance.
                 Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => {}
@@ -260,31 +204,9 @@ impl Gpu<'_> {
     }
 
     /// The MIG device in a slot; slots may have gaps.
-    fn mig_device(&self, index: u32) -> Result<Option<ffi::nvmlDevice_t>, NvmlError> {
-        let mut mig = null_mut();
-        match call!(
-            self,
-            nvmlDeviceGetMigDeviceHandleByIndex(self.handle()?, index, &mut mig)
-        ) {
-            Ok(()) => Ok(Some(mig)),
-            Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    pub(crate) fn ci_info(
-        &self,
-        ci: ffi::nvmlComputeInstance_t,
-    ) -> Result<ffi::nvmlComputeInstanceInfo_t, NvmlError> {
-        let mut info = ffi::nvmlComputeInstanceInfo_t {
-            device: null_mut(),
-            gpuInstance: null_mut(),
-            id: 0,
-            profileId: 0,
-            placement: ffi::nvmlComputeInstancePlacement_t { start: 0, size: 0 },
-        };
-        call!(self, nvmlComputeInstanceGetInfo_v2(ci, &mut info))?;
-        Ok(info)
+    fn mig_device(&self, index: u32) -> Result<Option<DeviceHandle<'s>>, NvmlError> {
+        let none = [codes::NOT_FOUND, codes::INVALID_ARGUMENT];
+        absent(self.calls().mig_by_index(index), &none)
     }
 
     /// Creates a GPU instance at an exact position.
@@ -293,15 +215,7 @@ impl Gpu<'_> {
         profile_id: u32,
         placement: Placement,
     ) -> Result<NewInstance<'_>, NvmlError> {
-        let place = ffi::nvmlGpuInstancePlacement_t {
-            start: placement.start.into(),
-            size: placement.size.into(),
-        };
-        let mut gi = null_mut();
-        call!(
-            self,
-            nvmlDeviceCreateGpuInstanceWithPlacement(self.handle()?, profile_id, &place, &mut gi)
-        )?;
+        let gi = self.calls().create_gpu_instance(profile_id, placement)?;
         match self.instance_of(gi)? {
             Some(instance) => Ok(NewInstance {
                 gpu: self,
@@ -317,27 +231,27 @@ impl Gpu<'_> {
     }
 }
 
-impl NewInstance<'_> {
+impl<'g> NewInstance<'g> {
     /// Creates the one compute instance that fills this GPU instance of `compute_slices`.
     pub fn create_compute_instance(
         &self,
         compute_slices: u8,
     ) -> Result<ComputeInstance, NvmlError> {
-        let gpu = self.gpu;
+        let calls = self.gpu.calls();
         let kind = ci_profile_enum(compute_slices);
         // In all of NVIDIA's tables the profile id equals its number. If a driver has another id, it refuses, or the
         // new instance has another size.
         let made = match self.try_profile(kind) {
-            Ok((ci, info)) if info.placement.size == u32::from(compute_slices) => Ok((ci, info)),
-            Ok((ci, info)) => match self.profile_id(kind)? {
+            Ok((ci, info)) if info.slices == u32::from(compute_slices) => Ok((ci, info)),
+            Ok((ci, info)) => match calls.compute_profile(self.gi, kind)?.id {
                 id if id == kind => Ok((ci, info)),
                 id => {
-                    gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(ci)))?;
+                    gone_is_fine(calls.destroy_compute_instance(ci))?;
                     self.try_profile(id)
                 }
             },
             Err(error) if error.has_code(&[codes::INVALID_ARGUMENT, codes::NOT_SUPPORTED]) => {
-                match self.profile_id(kind)? {
+                match calls.compute_profile(self.gi, kind)?.id {
                     id if id == kind => Err(error),
                     id => self.try_profile(id),
                 }
@@ -346,47 +260,18 @@ impl NewInstance<'_> {
         };
         let (_, info) = made?;
         Ok(ComputeInstance {
-            ci_id: info.id,
-            mig_uuid: gpu.mig_of(self.gi_id, &info)?.uuid,
+            ci_id: info.ci_id,
+            mig_uuid: self.gpu.mig_of(self.gi_id, &info)?.uuid,
         })
     }
 
     fn try_profile(
         &self,
         profile_id: u32,
-    ) -> Result<(ffi::nvmlComputeInstance_t, ffi::nvmlComputeInstanceInfo_t), NvmlError> {
-        let gpu = self.gpu;
-        let mut ci = null_mut();
-        call!(
-            gpu,
-            nvmlGpuInstanceCreateComputeInstance(self.gi, profile_id, &mut ci)
-        )?;
-        Ok((ci, gpu.ci_info(ci)?))
-    }
-
-    /// The profile id for a number of NVML's enumeration.
-    fn profile_id(&self, kind: u32) -> Result<u32, NvmlError> {
-        let mut profile = ffi::nvmlComputeInstanceProfileInfo_t {
-            id: 0,
-            sliceCount: 0,
-            instanceCount: 0,
-            multiprocessorCount: 0,
-            sharedCopyEngineCount: 0,
-            sharedDecoderCount: 0,
-            sharedEncoderCount: 0,
-            sharedJpegCount: 0,
-            sharedOfaCount: 0,
-        };
-        call!(
-            self.gpu,
-            nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                self.gi,
-                kind,
-                ffi::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-                &mut profile
-            )
-        )?;
-        Ok(profile.id)
+    ) -> Result<(ComputeInstanceHandle<'g>, ComputeInstanceInfo<'g>), NvmlError> {
+        let calls = self.gpu.calls();
+        let ci = calls.create_compute_instance(self.gi, profile_id)?;
+        Ok((ci, calls.compute_instance_info(ci)?))
     }
 }
 
@@ -407,7 +292,7 @@ impl Standing<'_> {
         let Some(ci) = self.gpu.ci_handle(self.gi, ci_id)? else {
             return Ok(None);
         };
-        let info = self.gpu.ci_info(ci)?;
+        let info = self.gpu.calls().compute_instance_info(ci)?;
         self.gpu.mig_of(self.instance.gi_id, &info).map(Some)
     }
 
@@ -418,7 +303,7 @@ impl Standing<'_> {
         let Some(ci) = gpu.ci_handle(self.gi, ci_id)? else {
             return Ok(());
         };
-        match gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(ci))) {
+        match gone_is_fine(gpu.calls().destroy_compute_instance(ci)) {
             // The driver also answers in this way if an admin destroyed the instance and the handle is stale.
             Err(error) if error.has_code(&[codes::INVALID_ARGUMENT]) => {
                 match gpu.ci_handle(self.gi, ci_id)? {
@@ -433,7 +318,7 @@ impl Standing<'_> {
     /// Destroys the GPU instance, whose compute instances are destroyed already; success if it does not exist.
     pub fn destroy(&self) -> Result<(), NvmlError> {
         let gpu = self.gpu;
-        match gone_is_fine(call!(gpu, nvmlGpuInstanceDestroy(self.gi))) {
+        match gone_is_fine(gpu.calls().destroy_gpu_instance(self.gi)) {
             Err(error) if error.has_code(&[codes::INVALID_ARGUMENT]) => {
                 match gpu.gi_handle(self.instance.gi_id)? {
                     None => Ok(()),
@@ -448,20 +333,22 @@ impl Standing<'_> {
 impl MigHandle<'_> {
     /// Device memory in use on the instance. Errors: the driver does not answer.
     pub fn memory_used(&self) -> Result<MemoryMib, NvmlError> {
-        let gpu = self.gpu;
-        // SAFETY: NVML gave the handle when it was asked for this instance, and its library outlives the device.
-        let device = unsafe { Device::new(self.handle, gpu.session.nvml()?) };
-        let memory = device.memory_info();
-        let memory = memory.map_err(|e| gpu.failed("nvmlDeviceGetMemoryInfo", &e))?;
-        Ok(MemoryMib(memory.used >> 20))
+        let (_, used) = self.gpu.calls().memory(self.handle)?;
+        Ok(used)
+    }
+}
+
+/// What a call found; None if it answered with one of the codes `none`. If the GPU itself is not found, that is an
+/// error of any call on it.
+fn absent<T>(found: Result<T, NvmlError>, none: &[u32]) -> Result<Option<T>, NvmlError> {
+    match found {
+        Err(error) if error.has_code(none) && !error.is_of_gpu() => Ok(None),
+        other => other.map(Some),
     }
 }
 
 fn gone_is_fine(result: Result<(), NvmlError>) -> Result<(), NvmlError> {
-    match result {
-        Err(error) if error.has_code(&[codes::NOT_FOUND]) => Ok(()),
-        other => other,
-    }
+    absent(result, &[codes::NOT_FOUND]).map(drop)
 }
 
 /// `NVML_COMPUTE_INSTANCE_PROFILE_*` of the compute instance that fills a GPU instance.
@@ -474,5 +361,32 @@ pub fn ci_profile_enum(compute_slices: u8) -> u32 {
         6 => ffi::NVML_COMPUTE_INSTANCE_PROFILE_6_SLICE,
         8 => ffi::NVML_COMPUTE_INSTANCE_PROFILE_8_SLICE,
         _ => ffi::NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::GET_GPU;
+
+    #[test]
+    fn a_gpu_that_is_gone_is_not_a_gpu_without_the_instance() {
+        let answer = |call, code| -> Result<(), NvmlError> {
+            let subject = "GPU 0".to_owned();
+            Err(NvmlError::Call {
+                call,
+                subject,
+                code,
+            })
+        };
+        let of_instance = |code| {
+            absent(
+                answer("nvmlDeviceGetGpuInstanceById", code),
+                &[codes::NOT_FOUND],
+            )
+        };
+        assert!(matches!(of_instance(codes::NOT_FOUND), Ok(None)));
+        assert!(of_instance(codes::UNKNOWN).is_err());
+        assert!(absent(answer(GET_GPU, codes::NOT_FOUND), &[codes::NOT_FOUND]).is_err());
     }
 }

@@ -22,8 +22,8 @@ pub use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings as ffi;
 
-use error::code_of;
 pub use error::{ErrorClass, NvmlError, code_name, codes};
+use error::{GET_GPU, code_of};
 pub use instances::{ComputeInstance, Instance, MigHandle, NewInstance, Standing, ci_profile_enum};
 
 /// A session with NVML. Close it soon: with some drivers an open session makes the destruction of an instance fail.
@@ -154,7 +154,7 @@ impl Session {
     ) -> Result<Option<Gpu<'_>>, NvmlError> {
         let device = match self.nvml()?.device_by_pci_bus_id(pci) {
             Err(nvml_wrapper::error::NvmlError::NotFound) => return Ok(None),
-            other => other.map_err(|e| self.failed("nvmlDeviceGetHandleByPciBusId_v2", pci, &e))?,
+            other => other.map_err(|e| self.failed(GET_GPU, pci, &e))?,
         };
         Ok(Some(Gpu {
             session: self,
@@ -323,7 +323,7 @@ impl<'s> Gpu<'s> {
         }
         let pci = self.pci.as_deref().unwrap_or_default();
         let found = nvml.device_by_pci_bus_id(pci);
-        let found = found.map_err(|e| self.failed("nvmlDeviceGetHandleByPciBusId_v2", &e))?;
+        let found = found.map_err(|e| self.failed(GET_GPU, &e))?;
         // SAFETY: the handle is used only while the session's NVML lives.
         self.handle.get_or_init(|| unsafe { found.handle() });
         Ok(found)

@@ -1,5 +1,5 @@
 //! Single calls: each function here is one call of NVML, whose code is passed on as it is. They are for programs that
-//! measure the driver; the other modules of this crate interpret codes.
+//! measure the driver, and for the other modules of this crate, which interpret codes.
 
 use std::ffi::CString;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ const GPU_INSTANCES_MAX: usize = 64;
 
 /// NVML's handle of a device: a GPU or a MIG device.
 #[derive(Clone, Copy)]
-pub struct DeviceHandle<'s>(ffi::nvmlDevice_t, PhantomData<&'s Session>);
+pub struct DeviceHandle<'s>(pub(crate) ffi::nvmlDevice_t, PhantomData<&'s Session>);
 
 #[derive(Clone, Copy)]
 pub struct GpuInstanceHandle<'s>(ffi::nvmlGpuInstance_t, PhantomData<&'s Session>);
@@ -31,6 +31,8 @@ pub struct ComputeInstanceHandle<'s>(ffi::nvmlComputeInstance_t, PhantomData<&'s
 pub struct ComputeInstanceInfo<'s> {
     /// The compute instance id.
     pub ci_id: u32,
+    /// Its compute slices.
+    pub slices: u32,
     /// The MIG device, or the GPU; sources differ.
     pub device: DeviceHandle<'s>,
 }
@@ -327,9 +329,17 @@ impl<'s> Calls<'_, 's> {
         &self,
         ci: ComputeInstanceHandle<'s>,
     ) -> Result<ComputeInstanceInfo<'s>, NvmlError> {
-        let info = self.gpu.ci_info(ci.0)?;
+        let mut info = ffi::nvmlComputeInstanceInfo_t {
+            device: null_mut(),
+            gpuInstance: null_mut(),
+            id: 0,
+            profileId: 0,
+            placement: ffi::nvmlComputeInstancePlacement_t { start: 0, size: 0 },
+        };
+        call!(self.gpu, nvmlComputeInstanceGetInfo_v2(ci.0, &mut info))?;
         Ok(ComputeInstanceInfo {
             ci_id: info.id,
+            slices: info.placement.size,
             device: DeviceHandle(info.device, PhantomData),
         })
     }
