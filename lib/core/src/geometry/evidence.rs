@@ -93,6 +93,7 @@ mod tests {
     /// With `each_measured_fact_has_its_file`, `the_assumed_rows_are_what_their_comment_says`.
     #[test]
     fn every_row_of_every_model_says_what_it_rests_on() {
+        let mut printed = 0;
         for model in Geometry::builtin_names() {
             let geometry = Geometry::builtin(model).unwrap();
             let plain = geometry
@@ -102,6 +103,7 @@ mod tests {
             for profile in plain {
                 let evidence = Geometry::evidence_of_figures(model, &profile.name);
                 assert!(evidence.is_some(), "{model} {}", profile.name);
+                printed += usize::from(evidence == Some(Evidence::NvidiaSmi));
             }
             assert!(Geometry::evidence_of_positions(model).is_some(), "{model}");
             // A row of no profile would say nothing.
@@ -114,6 +116,8 @@ mod tests {
             }
         }
         assert_eq!(ROWS.len(), Geometry::builtin_names().len());
+        // A new profile counts as printed by nvidia-smi unless its row says otherwise.
+        assert_eq!(printed, 51);
     }
 
     #[test]
