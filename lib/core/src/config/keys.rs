@@ -30,9 +30,9 @@ pub(super) const TOP: Table<Config> = Table {
         Table web;
         /// What happens to a node with a place that cannot be freed or used: it failed three times, or for two minutes.
         /// With `avoid` a job of root named `gpufrac-stuck` takes the units of the place if Slurm preempts no jobs, and
-        /// the node is drained only if more than half of a GPU is lost for ten minutes. With `drain` the node is drained
-        /// at once. Both are taken back when the place is free. A place that a process of a user holds drains no node.
-        /// A mistake here stops no job.
+        /// the node is drained only if more than half of a GPU is lost for ten minutes. With `drain` the node is
+        /// drained at once. Both are taken back when the place is free. A place that a process of a user holds drains
+        /// no node. A mistake here stops no job.
         Default stuck: ["avoid" => WhenStuck::Avoid, "drain" => WhenStuck::Drain] = "avoid";
         Table hooks;
     },
