@@ -7,6 +7,7 @@ use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::job::reserve;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::unleased::{self, CleanError, Unleased};
+use gpufrac_node::slurm_call::{JobControl, SlurmProcess};
 use gpufrac_nvml::Session;
 
 use crate::admin;
@@ -84,6 +85,12 @@ fn destroy(
     Ok(gone)
 }
 
+/// Whether this job of root takes the units of a stuck place, and so has no slice. In doubt false.
+fn takes_units(job: JobId) -> bool {
+    let info = SlurmProcess.job(job);
+    info.is_ok_and(|info| info.is_some_and(|info| reserve::is_ours(&info)))
+}
+
 /// Jobs that hold fractions on this node and have no lease. An instance without a lease may belong to them, even if
 /// no process uses it now.
 fn without_lease(node: &Node) -> Result<Vec<JobId>, CliError> {
@@ -94,7 +101,7 @@ fn without_lease(node: &Node) -> Result<Vec<JobId>, CliError> {
         if !is_leased
             && slurm::has_fractions(job.id, &node.config.count_name)
                 .map_err(CliError::SlurmIsSilent)?
-            && !reserve::is_in_slurm(job.id)
+            && !takes_units(job.id)
         {
             lost.push(job.id);
         }

@@ -4,9 +4,9 @@ use gpufrac_core::finding::Finding;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::job::reserve;
-use gpufrac_node::job::slurmctld::{Controller, Slurm};
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::agreement::job_record::Allocated;
+use gpufrac_node::slurm_call::{JobControl, SlurmProcess};
 use gpufrac_node::state::leases::LeaseStore;
 
 use crate::slurm::{self, Job};
@@ -57,7 +57,7 @@ fn is_left(store: &LeaseStore, lease: &Lease) -> bool {
 /// Whether a job without a lease still runs, and holds shares of a GPU on this node.
 fn is_lost(store: &LeaseStore, node: &Node, job: JobId) -> bool {
     let holds_shares = || {
-        let info = Controller::default().job(job).ok()??;
+        let info = SlurmProcess.job(job).ok()??;
         let allocated = Allocated::on(&info, &node.name)?;
         Some(allocated.shards > 0 && !reserve::is_ours(&info))
     };

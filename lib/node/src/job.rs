@@ -1,5 +1,6 @@
 //! Data of slurmd and slurmctld about a job.
 
+pub mod admin_comment;
 pub mod environment;
 pub mod plugstack;
 pub mod reserve;

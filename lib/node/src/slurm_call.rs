@@ -16,7 +16,7 @@ use slurm_sys::client::{
     Client, ClientError, Drained, Drainer, HookLimits, JobInfo, PrivateValues, SpankFiles,
 };
 
-use crate::job::slurmctld::explained_in;
+use crate::job::admin_comment::explained_in;
 use node_control::{Change, Changed};
 
 pub mod node_control;

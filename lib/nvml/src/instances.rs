@@ -2,23 +2,13 @@
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::{Geometry, Placement};
-use gpufrac_core::lease::MigSlice;
 
 use crate::error::codes;
 use crate::single::{ComputeInstanceHandle, ComputeInstanceInfo, DeviceHandle, GpuInstanceHandle};
-use crate::{Gpu, NvmlError, call, ffi};
+use crate::{Gpu, Instance, NvmlError, call, ffi};
 
 /// The most compute instances of a GPU instance.
 const COMPUTE_INSTANCES_MAX: u32 = 8;
-
-/// An existing GPU instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instance {
-    /// The GPU instance id; the driver reuses it.
-    pub gi_id: u32,
-    pub profile_id: u32,
-    pub placement: Placement,
-}
 
 /// A compute instance in a GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +17,6 @@ pub struct ComputeInstance {
     pub ci_id: u32,
     /// `MIG-...`; an instance that is made again at the same place may have it again.
     pub mig_uuid: String,
-}
-
-impl Instance {
-    /// Whether it has the profile and the position of a slice.
-    pub fn is_at(&self, mig: &MigSlice) -> bool {
-        (self.profile_id, self.placement) == (mig.profile_id, mig.placement)
-    }
 }
 
 /// A new GPU instance, without a compute instance.

@@ -24,7 +24,8 @@ use nvml_wrapper_sys::bindings as ffi;
 
 pub use error::{ErrorClass, NvmlError, code_name, codes};
 use error::{GET_GPU, code_of};
-pub use instances::{ComputeInstance, Instance, MigHandle, NewInstance, Standing, ci_profile_enum};
+pub use instances::{ComputeInstance, MigHandle, NewInstance, Standing, ci_profile_enum};
+pub use single::Instance;
 
 /// A session with NVML. Close it soon: with some drivers an open session makes the destruction of an instance fail.
 pub struct Session {

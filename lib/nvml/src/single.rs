@@ -7,12 +7,29 @@ use std::ptr::null_mut;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Placement;
+use gpufrac_core::lease::MigSlice;
 use nvml_wrapper::Device;
 
 use crate::error::codes;
 use crate::geometry::placement_of;
 use crate::telemetry::{Process, compute_processes};
-use crate::{Gpu, Instance, NvmlError, Session, call, ffi};
+use crate::{Gpu, NvmlError, Session, call, ffi};
+
+/// An existing GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// The GPU instance id; the driver reuses it.
+    pub gi_id: u32,
+    pub profile_id: u32,
+    pub placement: Placement,
+}
+
+impl Instance {
+    /// Whether it has the profile and the position of a slice.
+    pub fn is_at(&self, mig: &MigSlice) -> bool {
+        (self.profile_id, self.placement) == (mig.profile_id, mig.placement)
+    }
+}
 
 /// More than the most GPU instances of a GPU.
 const GPU_INSTANCES_MAX: usize = 64;

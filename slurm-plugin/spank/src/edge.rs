@@ -21,7 +21,7 @@ use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::{Refusal, burst};
 use gpufrac_core::submit_plugins;
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
-use gpufrac_node::job::slurmctld::{explained_in, is_explained};
+use gpufrac_node::job::admin_comment::{explained_in, is_explained};
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::agreement::job_record::JobRecord;
 use gpufrac_node::slice::agreement::step::Unfit;

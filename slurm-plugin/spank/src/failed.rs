@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpufrac_core::lease::Lease;
-use gpufrac_node::job::slurmctld::full_in;
+use gpufrac_node::job::admin_comment::full_in;
 use slurm_sys::client::{Client, ClientError};
 use slurm_sys::log;
 use slurm_sys::spank::Spank;

@@ -13,7 +13,6 @@ use gpufrac_host::files::{FileError, RootDir};
 use slurm_sys::client::JobInfo;
 
 use crate::job::environment::JobEnv;
-use crate::job::slurmctld::{Controller, Slurm};
 use crate::node::Node;
 
 /// The name of these jobs. Only root's count.
@@ -37,12 +36,6 @@ pub struct Reserved {
 /// Whether this is such a job: it gets no slice.
 pub fn is_one(job: &JobEnv, info: &JobInfo) -> bool {
     job.user_id == UserId::ROOT && is_ours(info)
-}
-
-/// Whether slurmctld knows this job as one. In doubt false.
-pub fn is_in_slurm(job: JobId) -> bool {
-    let info = Controller::default().job(job);
-    info.is_ok_and(|info| info.is_some_and(|info| is_ours(&info)))
 }
 
 /// Whether it is one by Slurm's record.
