@@ -81,19 +81,22 @@ fn close(step: &Path, mount: &Path, own: &LoadedProgram) -> Result<(), DevCgroup
     };
     let group = open(step)?;
     let slurms = replaced(step, mount)?;
-    let wanted: Vec<&LoadedProgram> = slurms.iter().chain([own]).collect();
     let (present, _) = of_group(&group).map_err(failed("asking for the programs of"))?;
     // Slurm's programs first, which would no longer apply; then gpufrac's. If the process dies in between, nothing is
     // open that was closed before.
-    for (program, about) in wanted.iter().copied() {
-        if present.iter().all(|(_, other)| other != about) {
-            let attached = program.attach(&group, bpf::TOGETHER);
-            attached.map_err(failed("attaching a program to"))?;
-        }
+    let is_new = |(_, about): &&LoadedProgram| present.iter().all(|(_, other)| other != about);
+    for (program, _) in slurms.iter().filter(is_new).chain([own]) {
+        let attached = program.attach(&group, bpf::TOGETHER);
+        attached.map_err(failed("attaching a program to"))?;
     }
     for (program, about) in &present {
-        let may_be_old = [NAME, SLURMS_NAME].contains(&about.name.as_str());
-        if may_be_old && wanted.iter().all(|(_, other)| other != about) {
+        // Also an equal one of gpufrac's: another step that begins now may detach it, and cannot know this one.
+        let is_old = match about.name.as_str() {
+            NAME => true,
+            SLURMS_NAME => slurms.iter().all(|(_, other)| other != about),
+            _ => false,
+        };
+        if is_old {
             match program.detach(&group) {
                 // Another step of the job that begins has detached it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -496,6 +499,7 @@ mod tests {
                 });
             }
         });
+        assert!(opens("job_9/step_extern/user/task_special").len() <= 6);
     }
 
     #[test]
