@@ -1,10 +1,12 @@
 //! External programs with a deadline, because a program that uses a GPU can hang with it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -70,6 +72,8 @@ fn watch(
     limit: Duration,
     mut each: Option<&mut dyn FnMut(&str)>,
 ) -> std::io::Result<Outcome> {
+    let program = command.get_program().to_owned();
+    refuse_beside_left(&program)?;
     let mut child = command
         .stdin(stored(input)?)
         .stdout(Stdio::piped())
@@ -102,7 +106,9 @@ fn watch(
             // The process group has the child's pid, because the child was started as its leader.
             let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             child.kill()?;
-            await_end(&mut child)?;
+            if !ends(&mut child)? {
+                left().push((program, child));
+            }
             return Ok(Outcome::Silent);
         }
         let has_room = |bytes: &[u8]| bytes.len() < MOST_BYTES;
@@ -119,15 +125,36 @@ fn watch(
     }))
 }
 
-/// Waits for the end of a killed program; not for one that hangs in the kernel, as a driver can make it: it stays until
-/// the driver answers.
-fn await_end(child: &mut Child) -> std::io::Result<()> {
-    let mut pause = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
-    let begun = Instant::now();
-    while child.try_wait()?.is_none() && begun.elapsed() < LONGEST_END {
-        pause.sleep(LONGEST_END);
+/// Programs that were killed and hang in the kernel, as a driver can make them: they end when the driver answers.
+static LEFT: Mutex<Vec<(OsString, Child)>> = Mutex::new(Vec::new());
+
+fn left() -> MutexGuard<'static, Vec<(OsString, Child)>> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Errors: an earlier run of the program hangs; a further one would only be one more.
+fn refuse_beside_left(program: &OsStr) -> std::io::Result<()> {
+    let mut left = left();
+    left.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+    if left.iter().any(|(hangs, _)| hangs == program) {
+        return Err(std::io::Error::other(
+            "an earlier run was killed and hangs in the kernel",
+        ));
     }
     Ok(())
+}
+
+/// Whether a killed program ends soon.
+fn ends(child: &mut Child) -> std::io::Result<bool> {
+    let mut pause = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
+    let begun = Instant::now();
+    while child.try_wait()?.is_none() {
+        if begun.elapsed() > LONGEST_END {
+            return Ok(false);
+        }
+        pause.sleep(LONGEST_END);
+    }
+    Ok(true)
 }
 
 /// The wait for what a program does next.
@@ -221,9 +248,17 @@ mod tests {
         let state = format!("{group}/freezer.state");
         let text = format!("echo $$ > {group}/cgroup.procs; echo FROZEN > {state}");
         let begun = Instant::now();
-        let outcome = shell(&text, Duration::from_millis(300));
+        // Other tests run `sh`.
+        let program = "/bin/sh";
+        let run = || {
+            let mut command = Command::new(program);
+            run(command.args(["-c", &text]), b"", Duration::from_millis(300))
+        };
+        let outcome = run().unwrap();
         let waited = begun.elapsed();
+        let again = run().err();
         std::fs::write(&state, "THAWED").unwrap();
+        assert!(again.is_some_and(|again| again.to_string().contains("hangs in the kernel")));
         assert!(matches!(outcome, Outcome::Silent));
         assert!(waited < Duration::from_secs(5), "{waited:?}");
         let begun = Instant::now();
