@@ -40,8 +40,8 @@ pub enum SlurmError {
     #[error("slurmctld did not answer within {} s", LONGEST_CALL.as_secs())]
     TooSlow,
     // The process ended without a reply; with its output.
-    /// The process that calls libslurm ended.
-    /// Cure: Look for the kernel's messages.
+    /// libslurm ended its process: it cannot use slurm.conf, for example; the text is libslurm's.
+    /// Cure: Correct slurm.conf on the node; otherwise look for the kernel's messages.
     #[error("libslurm ended: {0}")]
     Ended(String),
     /// This libslurm has no symbol `slurm_conf`.

@@ -39,8 +39,7 @@ pub enum SlurmError {
         built_for: Series,
         found: Release,
     },
-    /// libslurm ended its process: it cannot use slurm.conf, for example; the text is libslurm's. The job starts, or
-    /// goes back to the queue.
+    /// libslurm ended its process: it cannot use slurm.conf, for example; the text is libslurm's.
     /// Cure: Correct slurm.conf on the node; otherwise look for the kernel's messages.
     #[error("libslurm ended: {0}")]
     Gone(String),
@@ -129,32 +128,19 @@ enum Limits {
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
 type SpankAnswer = Result<Option<SpankFiles>, SlurmError>;
 
-/// The process with libslurm, or why there is none any more.
-enum Process {
-    Runs(Session),
-    Gone(String),
-}
+/// The process with libslurm; None before the first call, and after it ended: slurm.conf may be whole a moment later.
+#[derive(Default)]
+struct Process(Option<Session>);
 
 impl Process {
-    fn start() -> Process {
-        match Session::start() {
-            Ok(session) => Process::Runs(session),
-            Err(error) => Process::Gone(error.to_string()),
-        }
-    }
-
     fn call(&mut self, call: &Call) -> Result<Reply, SlurmError> {
-        let answer = match self {
-            Process::Runs(session) => session.call(call),
-            Process::Gone(why) => Err(why.clone()),
+        let mut session = match self.0.take() {
+            Some(session) => session,
+            None => Session::start().map_err(|error| SlurmError::Gone(error.to_string()))?,
         };
-        match answer {
-            Ok(reply) => reply.map_err(SlurmError::from),
-            Err(why) => {
-                *self = Process::Gone(why.clone());
-                Err(SlurmError::Gone(why))
-            }
-        }
+        let reply = session.call(call).map_err(SlurmError::Gone)?;
+        self.0 = Some(session);
+        reply.map_err(SlurmError::from)
     }
 }
 
@@ -171,7 +157,7 @@ impl Controller {
     fn start() -> Sender<Work> {
         let (work, inbox) = channel::<Work>();
         std::thread::spawn(move || {
-            let mut process = Process::start();
+            let mut process = Process::default();
             for work in inbox {
                 work(&mut process);
             }

@@ -39,13 +39,13 @@ impl Session {
         // A process that has ended is seen by the end of its output.
         let _ = self.calls.write_all(format!("{text}\n").as_bytes());
         loop {
-            let mut line = String::new();
-            match self.answers.read_line(&mut line) {
-                Ok(0) | Err(_) => return Err(printed.trim_end().to_owned()),
-                Ok(_) => match serde_json::from_str(&line) {
+            let mut line = Vec::new();
+            match self.answers.read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return Err(printed.lines().collect::<Vec<_>>().join("; ")),
+                Ok(_) => match serde_json::from_slice(&line) {
                     Ok(reply) => return Ok(reply),
                     // libslurm prints lines, too.
-                    Err(_) => printed.push_str(&line),
+                    Err(_) => printed.push_str(&String::from_utf8_lossy(&line)),
                 },
             }
         }
