@@ -196,20 +196,20 @@ impl Places {
                     match slurm.change(&node.name, request) {
                         Ok(Changed::Reserved(job)) => {
                             if let Err(error) = reserve::note(node, job, want.units) {
-                                self.search.pause(now);
+                                self.search.pause(want.device, now);
                                 // A job that no note names would never end.
                                 slurm.act(job, 0, vec![SlurmAction::Cancel])?;
                                 return Err(error.into());
                             }
                         }
                         Ok(Changed::Preempts) => {
-                            self.search.pause(now);
+                            self.search.pause(want.device, now);
                             // A job of root could end users' jobs, and lose the units to one. Cure: Nothing.
                             log.info("Slurm preempts jobs here, so no job of root takes the units of a stuck place; each job that starts there goes to another node");
                         }
                         Ok(_) => {}
                         Err(error) => {
-                            self.search.pause(now);
+                            self.search.pause(want.device, now);
                             // Slurm refuses jobs of root: `DisableRootJobs`, no association of root, a limit. Cure:
                             // Nothing, or allow root's jobs in the partition.
                             log.warning(format!(

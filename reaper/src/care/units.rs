@@ -32,7 +32,8 @@ pub(super) enum Step {
 #[derive(Default)]
 pub(super) struct Search {
     since: Option<BootTime>,
-    paused: Option<BootTime>,
+    /// The device of a search in vain, and its end.
+    paused: Option<(DeviceIndex, BootTime)>,
 }
 
 impl Search {
@@ -54,14 +55,17 @@ impl Search {
             }
         }
         let cancel = || others.iter().map(|job| Step::Cancel(job.job_id)).collect();
-        let is_paused = self.paused.is_some_and(|since| now.since(since) < PAUSE);
-        let Some(want) = unmet.first().filter(|_| !is_paused) else {
+        let is_paused = |want: &&Want| {
+            let paused = self.paused.filter(|(device, _)| *device == want.device);
+            paused.is_some_and(|(_, since)| now.since(since) < PAUSE)
+        };
+        let Some(want) = unmet.first().filter(|want| !is_paused(want)) else {
             self.since = None;
             return cancel();
         };
         let since = *self.since.get_or_insert(now);
         if now.since(since) >= SEARCH {
-            self.pause(now);
+            self.pause(want.device, now);
             return cancel();
         }
         let is_pending = others.iter().any(|job| job.device.is_none());
@@ -72,9 +76,9 @@ impl Search {
         }
     }
 
-    /// Slurm refused a job.
-    pub(super) fn pause(&mut self, now: BootTime) {
-        self.paused = Some(now);
+    /// Slurm refused a job for a place of the device.
+    pub(super) fn pause(&mut self, device: DeviceIndex, now: BootTime) {
+        self.paused = Some((device, now));
         self.since = None;
     }
 }
@@ -130,6 +134,16 @@ mod tests {
             search.steps(&wants, &[], 4, at(660)),
             [Step::Submit(want(2))]
         );
+    }
+
+    #[test]
+    fn a_search_in_vain_on_one_device_does_not_delay_another() {
+        let mut search = Search::default();
+        search.pause(DeviceIndex(2), at(0));
+        assert_eq!(search.steps(&[want(2)], &[], 4, at(9)), []);
+        // Its place is free again, and one of another device is stuck.
+        let other = [Step::Submit(want(3))];
+        assert_eq!(search.steps(&[want(3)], &[], 4, at(10)), other);
     }
 
     #[test]
