@@ -236,8 +236,9 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
             return leave_to_controller(options, asked);
         }
     };
-    // Other clusters have partitions, pools and a slurmctld of their own.
-    if !step
+    // Other clusters have partitions, pools and a slurmctld of their own. srun makes its step by the same text, which
+    // no plugin of slurmctld sees.
+    if !is_srun()
         && options
             .get(c"clusters")
             .is_some_and(|names| !names.is_empty())
