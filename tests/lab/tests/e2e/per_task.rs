@@ -99,13 +99,13 @@ fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = format!(
         "echo SCRIPT=$CUDA_VISIBLE_DEVICES; srun sh -c '{SEE}'; {HOLD}; \
-         srun -n1 --exact sh -c 'echo ONE=$CUDA_VISIBLE_DEVICES; sleep 2' & \
-         srun -n1 --exact sh -c 'echo TWO=$CUDA_VISIBLE_DEVICES; sleep 2' & wait; \
-         srun -n2 --overlap sh -c 'echo OVER=$CUDA_VISIBLE_DEVICES; sleep 2' & \
-         srun -n2 --overlap sh -c 'echo OVER=$CUDA_VISIBLE_DEVICES; sleep 2' & wait; \
+         srun -n1 --exact --mem=50 sh -c 'echo ONE=$CUDA_VISIBLE_DEVICES; sleep 2' & \
+         srun -n1 --exact --mem=50 sh -c 'echo TWO=$CUDA_VISIBLE_DEVICES; sleep 2' & wait; \
+         srun -n2 --overlap --mem=50 sh -c 'echo OVER=$CUDA_VISIBLE_DEVICES; sleep 2' & \
+         srun -n2 --overlap --mem=50 sh -c 'echo OVER=$CUDA_VISIBLE_DEVICES; sleep 2' & wait; \
          srun -n1 --gres=none sh -c 'echo NONE=$CUDA_VISIBLE_DEVICES'"
     );
-    // Steps side by side have a core each.
+    // Steps side by side have a core each. The memory of a step that ends still counts for a moment.
     let job = lab.sbatch(
         user,
         &["-n2", "--ntasks-per-core=1", QUARTERS, "--wrap", &script],
