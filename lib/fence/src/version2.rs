@@ -50,8 +50,7 @@ pub fn fence(
         return Ok(None);
     };
     let cgroup = mount.folder(&step);
-    let own = Program::load(&instructions(rules), NAME).and_then(known);
-    let own = own.map_err(DevCgroupError::NoPrograms)?;
+    let own = Program::load(&instructions(rules), NAME).map_err(DevCgroupError::NoPrograms)?;
     close(&cgroup, &mount.point, &own)?;
     // The extern step, which ssh sessions join. It is closed with each step, so that one failure does not leave it
     // open.
@@ -70,7 +69,7 @@ pub fn probe() -> Result<(), DevCgroupError> {
 
 /// Attaches gpufrac's program to a step. Programs of an earlier run of the job in the same folder are replaced; the
 /// job's user can keep such a folder.
-fn close(step: &Path, mount: &Path, own: &LoadedProgram) -> Result<(), DevCgroupError> {
+fn close(step: &Path, mount: &Path, own: &Program) -> Result<(), DevCgroupError> {
     let failed = |action: &'static str| {
         let path = step.to_owned();
         move |source| DevCgroupError::Bpf {
@@ -85,7 +84,8 @@ fn close(step: &Path, mount: &Path, own: &LoadedProgram) -> Result<(), DevCgroup
     // Slurm's programs first, which would no longer apply; then gpufrac's. If the process dies in between, nothing is
     // open that was closed before.
     let is_new = |(_, about): &&LoadedProgram| present.iter().all(|(_, other)| other != about);
-    for (program, _) in slurms.iter().filter(is_new).chain([own]) {
+    let missing = slurms.iter().filter(is_new).map(|(program, _)| program);
+    for program in missing.chain([own]) {
         let attached = program.attach(&group, bpf::TOGETHER);
         attached.map_err(failed("attaching a program to"))?;
     }
@@ -475,7 +475,6 @@ mod tests {
             closed("sEKNKTV3WPV500/step_batch")
         );
         assert_eq!(opens(named), Vec::<u32>::new());
-        scope.group("job_9/step_extern");
         // Its extern step could not be closed when it began, and is closed with the next step.
         let special = "sEKNKTV3WPV500/step_extern/user/task_special";
         assert_eq!(opens(special).len(), 8);
@@ -488,6 +487,7 @@ mod tests {
             assert_eq!(opens(other), [0, 1, 2, 3, 4, 5, 6, 7]);
         }
         // Steps with other devices that begin at the same time replace each other's program of the extern step.
+        scope.group("job_9/step_extern");
         std::thread::scope(|threads| {
             for step in 0..4 {
                 let fence = &fence;
