@@ -51,7 +51,8 @@ const LONGEST_END: Duration = Duration::from_secs(1);
 /// process's memory.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Runs a command for at most `limit`. Errors: the program cannot be started, or waiting for it failed.
+/// Runs a command for at most `limit`. Errors: the program cannot be started, waiting for it failed, or an earlier run
+/// of it was killed and has not ended.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Result<Outcome> {
     watch(command, input, limit, None)
 }
@@ -73,7 +74,7 @@ fn watch(
     mut each: Option<&mut dyn FnMut(&str)>,
 ) -> std::io::Result<Outcome> {
     let program = command.get_program().to_owned();
-    refuse_beside_left(&program)?;
+    refuse_beside_hung_run(&program)?;
     let mut child = command
         .stdin(stored(input)?)
         .stdout(Stdio::piped())
@@ -133,7 +134,7 @@ fn left() -> MutexGuard<'static, Vec<(OsString, Child)>> {
 }
 
 /// Errors: an earlier run of the program hangs; a further one would only be one more.
-fn refuse_beside_left(program: &OsStr) -> std::io::Result<()> {
+fn refuse_beside_hung_run(program: &OsStr) -> std::io::Result<()> {
     let mut left = left();
     left.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
     if left.iter().any(|(hangs, _)| hangs == program) {
