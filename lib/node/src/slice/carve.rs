@@ -4,6 +4,7 @@
 mod attempt;
 pub(super) mod error;
 mod failure;
+pub(super) mod other_pools;
 pub(super) mod times;
 
 use std::time::Duration;
@@ -12,8 +13,9 @@ use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::lease::Lease;
 
 pub use attempt::Carved;
-pub use error::{CarveError, Fault, OtherPools, Reaction};
+pub use error::{CarveError, Fault, Reaction};
 pub use failure::give_back;
+pub use other_pools::OtherPools;
 
 use crate::cdi;
 use crate::gpu::mig_mode::SwitchError;
@@ -69,7 +71,6 @@ fn carve(
         return Ok(Carved::NotConcerned);
     }
     let record = node.record()?;
-    record.is_of_driver(&node.run, &node.caps())?;
     let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, gpu_count);
     let held = devices
@@ -81,6 +82,7 @@ fn carve(
         without::note(&node.run, job.job_id, job.user_id)?;
         return Ok(Carved::NotConcerned);
     }
+    record.is_of_driver(&node.run, &node.caps())?;
     let entry = job.entry.clone().map_err(CarveError::Entry)?;
     let store = node.leases()?;
     // slurmctld and the driver both need time, so they work in parallel.

@@ -16,7 +16,8 @@ use super::job_record::JobRecord;
 use crate::job::environment::JobEnv;
 use crate::job::slurmctld::Slurm;
 use crate::node::Node;
-use crate::slice::carve::error::{CarveError, OtherPools};
+use crate::slice::carve::error::CarveError;
+use crate::slice::carve::other_pools::OtherPools;
 use crate::slice::carve::times::{PATIENCE, QUESTIONS};
 use crate::state::record::NodeRecord;
 
